@@ -1,0 +1,29 @@
+"""Which rows each update sees."""
+
+import numpy as np
+
+from bsgp.checks import check_count
+
+
+class Minibatches:
+    """Row numbers for one chain: consecutive slices of a permutation, drawn anew each epoch.
+
+    Every row is equally likely in every batch. Where the batch size does not divide the rows, what is left of an
+    epoch is skipped, and the next permutation mixes it in again.
+    """
+
+    def __init__(self, num_rows: int, batch_size: int, seed: int):
+        self.num_rows = check_count("num_rows", num_rows)
+        self.batch_size = min(check_count("batch_size", batch_size), num_rows)
+        self._rng = np.random.default_rng(seed)
+        self._order = np.empty(0, np.int32)
+
+    def take(self, num_batches: int) -> np.ndarray:
+        """The next batches, `[num_batches, batch_size]`."""
+        rows = np.empty((num_batches, self.batch_size), np.int32)
+        for index in range(num_batches):
+            if self._order.size < self.batch_size:
+                self._order = self._rng.permutation(self.num_rows).astype(np.int32)
+            rows[index] = self._order[: self.batch_size]
+            self._order = self._order[self.batch_size :]
+        return rows

@@ -1,0 +1,154 @@
+"""A sparse GP layer, and deep GPs as a stack of them. Fields hold constrained plain arrays."""
+
+import equinox as eqx
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+from jaxtyping import Array, Float
+
+from bsgp.checks import check_count, check_matrix
+from bsgp.kernels import RBF, AbstractKernel, stationary
+from bsgp.likelihoods import AbstractLikelihood
+from bsgp.numerics import Marginals, add_jitter, inverse_lower, relative_jitter, sparse_conditional
+
+KMEANS_MAX_ROWS = 20_000
+
+
+class Layer(eqx.Module):
+    """Several GPs that share one kernel, with whitened inducing variables: `U = Lz V` at inputs `Z`.
+
+    `W` is the fixed linear mean, `mean(x) = x W + ...`; None means zero. `jitter` is relative to the diagonal
+    of `Kzz` and constant along a chain: changing it would change the target.
+    """
+
+    kernel: AbstractKernel
+    Z: Float[Array, "M D"]
+    V: Float[Array, "M P"]
+    W: Float[Array, "D P"] | None
+    jitter: float = eqx.field(static=True)
+
+    def conditional(self, X: Float[Array, "N D"]) -> Marginals:
+        """`p(f(x) | V, Z, kernel)` for each row alone: mean `A^T V`, variance `k(x, x) - colsum(A * A)`."""
+        Kzz = add_jitter(self.kernel(self.Z, self.Z), self.jitter)
+        mean, explained = sparse_conditional(Kzz, self.kernel(self.Z, X), self.V)
+        prior = self.kernel.diag(X)
+        # rounding may leave a share of the prior below zero; the jitter keeps the exact value above it
+        variance = jnp.maximum(prior - explained, float(jnp.finfo(X.dtype).eps) * prior)
+        return Marginals(self._add_mean(mean, X), jnp.broadcast_to(variance[:, None], mean.shape))
+
+    def joint(self, X: Float[Array, "N D"]) -> tuple[Float[Array, "N P"], Float[Array, "N N"]]:
+        """The same with the covariance between rows, shared by the outputs. N x N memory."""
+        Kzz = add_jitter(self.kernel(self.Z, self.Z), self.jitter)
+        A = inverse_lower(jnp.linalg.cholesky(Kzz)) @ self.kernel(self.Z, X)
+        return self._add_mean(A.T @ self.V, X), self.kernel(X, X) - A.T @ A
+
+    def sample_joint(self, X: Float[Array, "N D"], key: Array) -> Float[Array, "N P"]:
+        """One function, evaluated at all rows of X together."""
+        mean, covariance = self.joint(X)
+        # relative to the prior, not to what is left: near Z the covariance is rounding error alone
+        floor = self.jitter * jnp.mean(self.kernel.diag(X))
+        root = jnp.linalg.cholesky(covariance + floor * jnp.eye(X.shape[0], dtype=X.dtype))
+        return mean + root @ jr.normal(key, mean.shape, mean.dtype)
+
+    def _add_mean(self, mean, X):
+        return mean if self.W is None else mean + X @ self.W
+
+
+class DeepGP(eqx.Module):
+    """Layers and a likelihood. Depth 1 is the sparse GP."""
+
+    layers: tuple[Layer, ...]
+    likelihood: AbstractLikelihood
+
+    @property
+    def depth(self) -> int:
+        return len(self.layers)
+
+    @property
+    def num_inputs(self) -> int:
+        return self.layers[0].Z.shape[-1]
+
+    def propagate(self, X: Float[Array, "N D"], key: Array) -> Marginals:
+        """Marginals of the last layer: hidden layers by one draw per row and output, the last one exactly."""
+        *hidden, last = self.layers
+        for layer, layer_key in zip(hidden, jr.split(key, len(hidden)), strict=True):
+            f = layer.conditional(X)
+            X = f.mean + jnp.sqrt(f.variance) * jr.normal(layer_key, f.mean.shape, f.mean.dtype)
+        return last.conditional(X)
+
+    def sample_function(self, X: Float[Array, "N D"], key: Array) -> Float[Array, "N P"]:
+        """One function drawn from every layer's joint conditional, at all rows of X together."""
+        for layer, layer_key in zip(self.layers, jr.split(key, self.depth), strict=True):
+            X = layer.sample_joint(X, layer_key)
+        return X
+
+
+def linear_mean(X: np.ndarray, num_outputs: int) -> np.ndarray:
+    """The fixed mean of a hidden layer `[D P]`: identity, padded with zeros, or the leading principal axes."""
+    num_inputs = X.shape[1]
+    if num_inputs <= num_outputs:
+        return np.eye(num_inputs, num_outputs, dtype=X.dtype)
+    _, _, right = np.linalg.svd(X, full_matrices=False)
+    return right[:num_outputs].T
+
+
+def kmeans_centres(X: np.ndarray, num_centres: int, seed: int) -> np.ndarray:
+    """Cluster centres of (at most 20,000 random rows of) X."""
+    from sklearn.cluster import KMeans
+
+    if X.shape[0] > KMEANS_MAX_ROWS:
+        X = X[np.random.default_rng(seed).choice(X.shape[0], KMEANS_MAX_ROWS, replace=False)]
+    distinct = np.unique(X, axis=0)
+    if distinct.shape[0] <= num_centres:  # fewer distinct rows than centres: spread copies by a little
+        rng = np.random.default_rng(seed)
+        copies = distinct[np.arange(num_centres) % distinct.shape[0]]
+        return copies + 1e-2 * rng.standard_normal(copies.shape).astype(X.dtype)
+    return KMeans(num_centres, n_init=1, random_state=seed).fit(X).cluster_centers_.astype(X.dtype)
+
+
+def init_deep_gp(
+    X,
+    likelihood: AbstractLikelihood,
+    key: Array,
+    *,
+    num_targets: int = 1,
+    num_inducing: int = 100,
+    depth: int = 1,
+    width: int | None = None,
+    kernel=RBF,
+    jitter: float | None = None,
+) -> DeepGP:
+    """A deep GP at the authors' start: Z from k-means of X (through the linear means), V = 0.
+
+    `kernel` is a stationary kernel class, or a function `(num_dims, dtype) -> AbstractKernel`.
+    `width` is that of the hidden layers, D by default.
+    """
+    X = np.asarray(jnp.asarray(check_matrix("X", X)))  # float32 where JAX runs without float64
+    num_inducing = check_count("num_inducing", num_inducing)
+    if num_inducing > X.shape[0]:
+        raise ValueError(
+            f"`num_inducing` must be at most the number of rows, {X.shape[0]}, got {num_inducing}. "
+            f"Pass `num_inducing={X.shape[0]}` or less."
+        )
+    depth = check_count("depth", depth)
+    width = X.shape[1] if width is None else check_count("width", width)
+    num_latent = likelihood.num_latent(check_count("num_targets", num_targets))
+    jitter = relative_jitter(X.dtype) if jitter is None else jitter
+    make_kernel = (lambda d, dtype: stationary(kernel, d, dtype)) if isinstance(kernel, type) else kernel
+
+    layers, seeds = [], np.asarray(jr.randint(key, (depth,), 0, 2**31 - 1))
+    for index, seed in enumerate(seeds):
+        is_last = index == depth - 1
+        num_outputs = num_latent if is_last else width
+        W = None if is_last else linear_mean(X, num_outputs)
+        layers.append(
+            Layer(
+                kernel=make_kernel(X.shape[1], X.dtype),
+                Z=jnp.asarray(kmeans_centres(X, num_inducing, int(seed))),
+                V=jnp.zeros((num_inducing, num_outputs), X.dtype),
+                W=None if W is None else jnp.asarray(W),
+                jitter=jitter,
+            )
+        )
+        X = X if W is None else X @ W
+    return DeepGP(tuple(layers), likelihood)

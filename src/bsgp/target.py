@@ -1,0 +1,190 @@
+"""The log joint that is sampled: priors, Jacobians, N/B scaling and the choice of blocks, in this one place.
+
+A position is a `DeepGP` whose free leaves are unconstrained arrays and whose other leaves are None.
+A tree of priors is a `DeepGP` with a prior in the place of each parameter: change one with `eqx.tree_at`.
+"""
+
+from collections.abc import Mapping
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import jax.tree_util as jtu
+from jaxtyping import Array, Float, PyTree
+
+from bsgp.bijectors import AbstractBijector, Identity
+from bsgp.checks import check_count, check_option
+from bsgp.inducing import AbstractInducingPrior, InducingNormal
+from bsgp.model import DeepGP
+from bsgp.numerics import log_mean_exp
+from bsgp.priors import AbstractPrior, LogNormal, Normal
+
+BLOCKS = ("u", "Z", "theta", "noise")
+TREATMENTS = ("sample", "optimise", "fix")
+OBJECTIVES = ("fitc", "vfe")
+
+# METHOD section 1: medians 1 and 0.05 on the log scale for the two that the paper has
+DEFAULT_PRIORS: dict[str, AbstractPrior | AbstractInducingPrior] = {
+    "V": Normal(),
+    "Z": InducingNormal(),
+    "lengthscales": LogNormal.with_median(1.0),
+    "variance": LogNormal.with_median(0.05),
+    "variances": LogNormal.with_median(0.05),
+    "bias_variance": LogNormal.with_median(0.05),
+    "alpha": LogNormal.with_median(1.0),
+    "period": LogNormal.with_median(1.0),
+    "noise_variance": LogNormal.with_median(0.05, scale=2.0),
+    "scale": LogNormal.with_median(0.2, scale=1.0),
+}
+
+
+class Batch(eqx.Module):
+    """Some rows of the data."""
+
+    X: Float[Array, "B D"]
+    y: Float[Array, "B P"]
+
+
+def _is_prior(node) -> bool:
+    return isinstance(node, AbstractPrior | AbstractInducingPrior)
+
+
+def _field(path) -> str:
+    return path[-1].name
+
+
+def block_of(path) -> str | None:
+    """The block that a leaf of a `DeepGP` belongs to; None for constants such as the linear mean."""
+    names = [getattr(entry, "name", None) for entry in path]
+    if names[-1] in ("V", "Z", "W"):
+        return {"V": "u", "Z": "Z", "W": None}[names[-1]]
+    return "theta" if "kernel" in names else "noise"
+
+
+def leaf_name(path) -> str:
+    """A readable name of a leaf, such as `layers.0.kernel.lengthscales`."""
+    return ".".join(str(getattr(entry, "name", getattr(entry, "idx", entry))) for entry in path)
+
+
+def default_priors(model: DeepGP, inducing_prior: AbstractInducingPrior | None = None) -> DeepGP:
+    """A tree of priors for `model`: the paper's, with `inducing_prior` (normal by default) on every Z."""
+    table = DEFAULT_PRIORS if inducing_prior is None else {**DEFAULT_PRIORS, "Z": inducing_prior}
+
+    def prior_of(path, _):
+        if block_of(path) is None:
+            return None
+        if _field(path) not in table:
+            raise ValueError(
+                f"No default prior for `{leaf_name(path)}`, got a parameter of an unknown name. "
+                "Build the tree of priors by hand and pass it as `priors`."
+            )
+        return table[_field(path)]
+
+    return jtu.tree_map_with_path(prior_of, model)
+
+
+def _check_treatment(treatment: Mapping[str, str]) -> dict[str, str]:
+    for block, how in treatment.items():
+        check_option("a block in `treatment`", block, BLOCKS)
+        check_option(f"treatment[{block!r}]", how, TREATMENTS)
+    return {block: treatment.get(block, "sample") for block in BLOCKS}
+
+
+class Target(eqx.Module):
+    """`log_joint(position, batch, key)` of a deep GP, unbiased over minibatches and hidden draws.
+
+    Each of the blocks u, Z, theta and noise is sampled, optimised or fixed. A sampled block brings the Jacobian
+    of its coordinates, since a density is being transformed; an optimised one does not, so that its optimum
+    does not depend on coordinates.
+    """
+
+    model: DeepGP
+    priors: DeepGP
+    num_data: int = eqx.field(static=True)
+    objective: str = eqx.field(static=True)
+    treatment: tuple[tuple[str, str], ...] = eqx.field(static=True)
+    num_passes: int = eqx.field(static=True)
+
+    def __init__(
+        self,
+        model: DeepGP,
+        num_data: int,
+        *,
+        priors: DeepGP | None = None,
+        objective: str = "fitc",
+        treatment: Mapping[str, str] | None = None,
+        num_passes: int = 1,
+    ):
+        """`num_passes` > 1 averages the likelihood over that many draws of the hidden layers before the log."""
+        self.model = model
+        self.priors = default_priors(model) if priors is None else priors
+        self.num_data = check_count("num_data", num_data)
+        self.objective = check_option("objective", objective, OBJECTIVES)
+        self.treatment = tuple(_check_treatment(treatment or {}).items())
+        self.num_passes = check_count("num_passes", num_passes)
+
+    def treatment_of(self, path) -> str:
+        block = block_of(path)
+        return "fix" if block is None else dict(self.treatment)[block]
+
+    def select(self, tree: PyTree, *treatments: str) -> PyTree:
+        """`tree` with the leaves of other treatments replaced by None."""
+        return jtu.tree_map_with_path(lambda path, leaf: leaf if self.treatment_of(path) in treatments else None, tree)
+
+    def unconstrain(self, model: DeepGP) -> DeepGP:
+        """The position of a model: its sampled and optimised leaves on the real line."""
+        free = self.select(model, "sample", "optimise")
+        return self._map_with_prior(lambda _, prior, leaf: _bijector(prior).inverse(leaf), free)
+
+    def constrain(self, position: DeepGP) -> tuple[DeepGP, Float[Array, ""]]:
+        """The model at a position, and the log Jacobian of its sampled leaves."""
+        free = self._map_with_prior(lambda _, prior, leaf: _bijector(prior).forward(leaf), position)
+        log_dets = self._map_with_prior(
+            lambda _, prior, leaf: jnp.sum(_bijector(prior).log_det(leaf)), self.select(position, "sample")
+        )
+        return eqx.combine(free, self.model), sum(jax.tree.leaves(log_dets), start=jnp.zeros((), self._dtype))
+
+    def log_prior(self, model: DeepGP) -> Float[Array, ""]:
+        """Over the free blocks only: a fixed one adds a constant."""
+
+        def term(path, prior, leaf):
+            if isinstance(prior, AbstractInducingPrior):
+                layer = model.layers[path[1].idx]
+                return prior.log_prob(leaf, layer.kernel, layer.jitter)
+            return jnp.sum(prior.log_prob(leaf))
+
+        terms = self._map_with_prior(term, self.select(model, "sample", "optimise"))
+        return sum(jax.tree.leaves(terms), start=jnp.zeros((), self._dtype))
+
+    def log_likelihood(self, model: DeepGP, batch: Batch, key: Array) -> Float[Array, " B"]:
+        """The objective's integral for each row, outputs summed."""
+        likelihood = model.likelihood
+        integral = likelihood.log_expected_prob if self.objective == "fitc" else likelihood.expected_log_prob
+
+        def one_pass(pass_key):
+            return jnp.sum(integral(batch.y, model.propagate(batch.X, pass_key)), axis=1)
+
+        if self.num_passes == 1 or model.depth == 1:  # a single layer has nothing to draw
+            return one_pass(key)
+        passes = jax.vmap(one_pass)(jr.split(key, self.num_passes))
+        return log_mean_exp(passes, axis=0) if self.objective == "fitc" else jnp.mean(passes, axis=0)
+
+    def log_joint(self, position: DeepGP, batch: Batch, key: Array) -> Float[Array, ""]:
+        """eq. 5 (FITC) or eq. 3 (VFE) on a minibatch, as a density over the sampled coordinates."""
+        model, log_det = self.constrain(position)
+        scale = self.num_data / batch.X.shape[0]
+        return self.log_prior(model) + log_det + scale * jnp.sum(self.log_likelihood(model, batch, key))
+
+    @property
+    def _dtype(self):
+        return self.model.layers[0].Z.dtype
+
+    def _map_with_prior(self, function, tree):
+        """`function(path, prior, leaf)` over the leaves of a masked tree; None stays None."""
+        priors = {leaf_name(path): prior for path, prior in jtu.tree_leaves_with_path(self.priors, is_leaf=_is_prior)}
+        return jtu.tree_map_with_path(lambda path, leaf: function(path, priors[leaf_name(path)], leaf), tree)
+
+
+def _bijector(prior: AbstractPrior | AbstractInducingPrior) -> AbstractBijector:
+    return Identity() if isinstance(prior, AbstractInducingPrior) else prior.bijector
