@@ -1,0 +1,28 @@
+"""Fully Bayesian sparse and deep Gaussian processes.
+
+The layers, lowest first: `kernels`, `likelihoods`, `priors`, `inducing`; `model`; `target`; `sghmc`; `infer`;
+`posterior`; `evaluate`.
+"""
+
+from bsgp.infer import DivergenceError, Plan, Run, sample
+from bsgp.model import DeepGP, Layer, init_deep_gp
+from bsgp.posterior import Posterior
+from bsgp.progress import progress_bar
+from bsgp.target import Batch, Target, default_priors
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Batch",
+    "DeepGP",
+    "DivergenceError",
+    "Layer",
+    "Plan",
+    "Posterior",
+    "Run",
+    "Target",
+    "default_priors",
+    "init_deep_gp",
+    "progress_bar",
+    "sample",
+]

@@ -25,7 +25,11 @@ from bsgp.model import DeepGP
 from bsgp.sghmc import INTEGRATORS, Info, Sampler, State, normal_like, rescale_step, sghmc, step_size_factor
 from bsgp.target import Batch, Target, leaf_name
 
+HEAT_LIMIT = 0.05  # the excess temperature that the step size is adapted to
+ROUGH_HEAT_LIMIT = 1.0  # the same while the mass still moves
+SAFETY = 0.7  # half the excess temperature: it grows with the square of the step
 HOT = 1.15  # a block this much above temperature 1 samples something visibly wider than the posterior
+START_STEP_SIZE = 0.01  # the authors'; where it is adapted, a first guess
 MAX_RETRIES = 8
 
 
@@ -46,7 +50,6 @@ class Plan:
     """None adapts it during burn-in; a number keeps it."""
     friction: float = 0.05
     integrator: str = "baoab"
-    mass: str = "fisher"
     start_spread: float = 0.1
     """Standard deviation of what is added to each chain's start, so that chains begin apart."""
     max_seconds: float | None = None
@@ -105,7 +108,7 @@ Report = Callable[[str, int, int, float], None]
 """`report(phase, updates done, updates planned, energy / N)`, called after every chunk."""
 
 
-def infer(
+def sample(
     target: Target, X, y, key: Array, *, plan: Plan = Plan(), num_chains: int = 1, report: Report | None = None
 ) -> Run:
     """Draw from `target` given all data `X [N D]`, `y [N P]`. The same key gives the same draws."""
@@ -158,7 +161,7 @@ class _Loop:
 
     def _warm_start(self):
         optimiser_state = jax.vmap(optax.adam(self.plan.learning_rate).init)(self.positions)
-        for size in self._chunks("warm start", self.plan.warm_start, share_of_time=0.2):
+        for size in self._chunks("warm start", self.plan.warm_start, self.plan.chunk, share_of_time=0.2):
             previous = self.positions
             self.positions, optimiser_state, energy = _warm_chunk(
                 self.target, self.plan.learning_rate, self.positions, optimiser_state, *self._inputs(size)
@@ -168,45 +171,78 @@ class _Loop:
         self.chains = _init_chains(self.target, self.plan, self.positions)
 
     def _burn_in(self):
-        adapting = self.plan.step_size is None
-        for size in self._chunks("burn-in", self.plan.burn_in, share_of_time=0.6):
-            previous, inputs = self.chains, self._inputs(size)
-            # a mass that follows the gradient lingers where it is large; the second half burns in with the mass kept
-            adapts_mass = self.trace.energy.get("burn-in", np.empty((0, 0))).shape[1] < self.plan.burn_in / 2
-            for _ in range(MAX_RETRIES):
-                chains, info = _burn_chunk(self.target, self.plan, adapts_mass, previous, *inputs)
-                if not adapting or np.isfinite(info.energy).all() and _all_finite(chains):
-                    break
-                previous = _rescale(previous, np.full(self.num_chains, 0.25))  # too long a step: try again, shorter
-            self.chains = chains
-            self._record("burn-in", info.energy)
-            self._guard("burn-in", info.energy, previous.sampler.position, info)
-            if adapting:
-                factor = jax.vmap(partial(step_size_factor, friction=self.plan.friction))(info, chains.sampler.position)
-                self.chains = _rescale(chains, np.asarray(factor))
+        """Half for the mass, a quarter for the step size, and a quarter with both kept as they will be in the draws.
+
+        A mass that follows the gradient lingers where it is large, and momenta lag behind it and look hot: only with
+        the mass kept is the temperature worth a close look.
+        """
+        adapts_step = self.plan.step_size is None
+        total = round(self.plan.burn_in / self._chunk_size) * self._chunk_size or min(self.plan.burn_in, 1)
+        for size in self._chunks("burn-in", total, self._chunk_size, share_of_time=0.6):
+            progress = self._done("burn-in") / total
+            info = self._burn_chunk(size, adapts_mass=progress < 0.5, may_retry=adapts_step)
+            if adapts_step and progress < 0.75:
+                limit = ROUGH_HEAT_LIMIT if progress < 0.5 else HEAT_LIMIT
+                factor = jax.vmap(partial(step_size_factor, friction=self.plan.friction, heat_limit=limit))
+                self._rescale(np.asarray(factor(info, self.chains.sampler.position)))
+                if (progress + size / total) >= 0.75:
+                    self._settle_step_size()
             self.trace.step_size.append(np.asarray(self.chains.sampler.step_size))
 
+    def _burn_chunk(self, size: int, adapts_mass: bool, may_retry: bool) -> Info:
+        inputs = self._inputs(size)
+        for attempt in range(MAX_RETRIES):
+            before = self.chains
+            chains, _, info = _sample_chunk(
+                self.target, self.plan, before, jnp.asarray(adapts_mass), jnp.asarray(True), *inputs
+            )
+            if _all_finite((chains.sampler, info)) or not may_retry or attempt == MAX_RETRIES - 1:
+                break
+            self._rescale(np.full(self.num_chains, 0.25))  # too long a step: the same chunk again, shorter
+        self.chains = chains
+        self._record("burn-in", info.energy)
+        self._guard("burn-in", info.energy, before.sampler.position, info)
+        return info
+
+    def _settle_step_size(self):
+        """From the steps that were tried while the mass was kept: their geometric mean, made safer."""
+        tried = np.stack([*self.trace.step_size[len(self.trace.step_size) * 2 // 3 :], self.chains.sampler.step_size])
+        self._rescale(SAFETY * np.exp(np.log(tried).mean(axis=0)) / np.asarray(self.chains.sampler.step_size))
+
+    def _rescale(self, factor: np.ndarray):
+        """Multiply every chain's step size by its own factor."""
+        sampler = self.chains.sampler
+        factor = jnp.asarray(factor, sampler.step_size.dtype)
+        self.chains = self.chains._replace(sampler=jax.vmap(rescale_step)(sampler, factor))
+
     def _draws(self):
-        plan = self.plan
-        per_chunk = max(1, plan.chunk // plan.thinning)
-        heat = []
-        for size in self._chunks("draws", plan.num_draws * plan.thinning, 1.0, per_chunk * plan.thinning):
+        plan, heat = self.plan, 0.0
+        for size in self._chunks("draws", plan.num_draws * plan.thinning, self._chunk_size, share_of_time=1.0):
             previous = self.chains
-            self.chains, positions, info = _draw_chunk(self.target, plan, previous, *self._inputs(size))
+            off = jnp.asarray(False)
+            self.chains, positions, info = _sample_chunk(self.target, plan, previous, off, off, *self._inputs(size))
             self._record("draws", info.energy)
             self._guard("draws", info.energy, previous.sampler.position, info)
-            heat.append(info.temperature)
-            self.trace.temperature = {
-                leaf_name(path): np.mean(np.concatenate([np.asarray(_get(h, path)) for h in heat], axis=1), axis=1)
-                for path, _ in jtu.tree_leaves_with_path(info.temperature)
-            }
+            heat = heat + np.asarray(info.temperature).sum(axis=1)  # [C leaves]
+            self.trace.temperature = dict(zip(self._leaf_names(), heat.T / self._done("draws"), strict=True))
             yield positions
 
     # -- between chunks ----------------------------------------------------------------------------------------
 
-    def _chunks(self, phase: str, total: int, share_of_time: float, chunk: int | None = None):
+    @property
+    def _chunk_size(self) -> int:
+        """Updates per chunk of burn-in and draws: whole draws and, if it can be, a divisor of them all."""
+        plan = self.plan
+        most = max(1, plan.chunk // plan.thinning)
+        divisor = max(d for d in range(1, most + 1) if plan.num_draws % d == 0)
+        return plan.thinning * (divisor if 2 * divisor > most else most)
+
+    def _done(self, phase: str) -> int:
+        return self.trace.energy[phase].shape[1] if phase in self.trace.energy else 0
+
+    def _chunks(self, phase: str, total: int, chunk: int, share_of_time: float):
         """Sizes of the chunks of a phase, until it is done or its share of the time is gone."""
-        chunk, done = chunk or self.plan.chunk, 0
+        done = 0
         while done < total:
             size = min(chunk, total - done)
             yield size
@@ -226,6 +262,9 @@ class _Loop:
             return keys, self.data, None
         return keys, self.data, jnp.asarray(np.stack([batches.take(size) for batches in self.minibatches]))
 
+    def _leaf_names(self) -> list[str]:
+        return [leaf_name(path) for path, _ in jtu.tree_leaves_with_path(self.chains.sampler.position)]
+
     def _record(self, phase: str, energy: Array):
         energy = np.asarray(energy) / self.target.num_data
         seen = self.trace.energy.get(phase)
@@ -234,16 +273,14 @@ class _Loop:
     def _guard(self, phase: str, energy: Array, before: PyTree, info: Info | None = None):
         """Stop at the first non-finite number, and say where it was."""
         finite = np.isfinite(np.asarray(energy))
-        leaves = {} if info is None else {
-            leaf_name(path): np.isfinite(np.asarray(leaf)) for path, leaf in jtu.tree_leaves_with_path(info.temperature)
-        }
-        for seen in leaves.values():
-            finite = finite & seen
+        by_leaf = finite[:, :, None] if info is None else np.isfinite(np.asarray(info.temperature))
+        finite = finite & by_leaf.all(axis=2)
         if finite.all():
             return
         step = int(np.argmin(finite.all(axis=0)))
         chain = int(np.argmin(finite[:, step]))
-        blocks = [name for name, seen in leaves.items() if not seen[chain, step]] or list(_largest_leaves(before, chain))
+        blocks = [n for n, ok in zip(self._leaf_names(), by_leaf[chain, step], strict=False) if not ok and info is not None]
+        blocks = blocks or _largest_leaves(before, chain)
         done = self.trace.energy[phase].shape[1] - finite.shape[1]
         raise DivergenceError(
             f"Chain {chain} became non-finite at update {done + step} of the {phase}, in {', '.join(blocks)}. "
@@ -291,15 +328,6 @@ def _all_finite(tree: PyTree) -> bool:
     return all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves(tree))
 
 
-def _get(tree: PyTree, path) -> Array:
-    return dict((leaf_name(p), leaf) for p, leaf in jtu.tree_leaves_with_path(tree))[leaf_name(path)]
-
-
-def _rescale(chains: _Chain, factor: np.ndarray) -> _Chain:
-    dtype = chains.sampler.step_size.dtype
-    return chains._replace(sampler=jax.vmap(rescale_step)(chains.sampler, jnp.asarray(factor, dtype)))
-
-
 def _scattered_starts(target: Target, key: Array, num_chains: int, spread: float) -> DeepGP:
     """The model's position once per chain, each moved a little at random."""
     start = target.unconstrain(target.model)
@@ -333,10 +361,9 @@ def _sampler(target: Target, plan: Plan, optimised: PyTree) -> Sampler:
     return sghmc(
         log_density,
         target.num_data,
-        step_size=plan.step_size or 0.01,
+        step_size=plan.step_size or START_STEP_SIZE,
         friction=plan.friction,
         integrator=plan.integrator,
-        mass=plan.mass,
     )
 
 
@@ -378,45 +405,40 @@ def _warm_chunk(target, learning_rate, positions, states, keys, data, rows):
 
 
 @eqx.filter_jit
-def _burn_chunk(target, plan, adapt_mass, chains, keys, data, rows):
-    optimises = bool(jax.tree.leaves(chains.optimised))
+def _sample_chunk(target, plan, chains, adapts_mass, optimises, keys, data, rows):
+    """Updates of every chain, and the positions after every `plan.thinning` of them.
 
-    def body(chain, at):
+    Burn-in and draws are one program: `adapts_mass` and `optimises` are flags that it is given, not compiled for.
+    """
+    num_chains, num_updates = keys.shape[:2]
+    shape = (num_chains, max(1, num_updates // plan.thinning), -1)
+    keys = keys.reshape(shape)
+    rows = None if rows is None else rows.reshape(*keys.shape, -1)
+
+    def one_update(chain, at):
         key, batch_rows = at
         batch = _rows(data, batch_rows)
         sample_key, optimise_key = jr.split(key)
-        sampler = _sampler(target, plan, chain.optimised)
-        update = sampler.burn_in if adapt_mass else sampler.step
-        state, info = update(sample_key, chain.sampler, batch)
-        chain = chain._replace(sampler=state)
-        if optimises:
-            optimised, optimiser, _ = _adam_step(
-                target, plan.learning_rate, chain.optimised, chain.optimiser, state.position, batch, optimise_key
-            )
-            chain = chain._replace(optimised=optimised, optimiser=optimiser)
-        return chain, info
-
-    scan = jax.vmap(partial(jax.lax.scan, body), in_axes=(0, (0, None if rows is None else 0)))
-    return scan(chains, (keys, rows))
-
-
-@eqx.filter_jit
-def _draw_chunk(target, plan, chains, keys, data, rows):
-    num_chains, num_updates = keys.shape[:2]
-    shape = (num_chains, num_updates // plan.thinning, plan.thinning)
-    keys = keys.reshape(shape)
-    rows = None if rows is None else rows.reshape(*shape, -1)
+        state, info = _sampler(target, plan, chain.optimised).burn_in(sample_key, chain.sampler, batch)
+        kept = chain.sampler._replace(position=state.position, momentum=state.momentum)
+        state = jax.tree.map(partial(jnp.where, adapts_mass), state, kept)
+        optimised, optimiser = jax.lax.cond(
+            optimises, partial(_optimise, target, plan, state.position, batch, optimise_key), lambda *same: same,
+            chain.optimised, chain.optimiser,
+        )
+        return _Chain(state, optimised, optimiser), info
 
     def one_draw(chain, at):
-        sampler = _sampler(target, plan, chain.optimised)
-
-        def body(state, at):
-            key, batch_rows = at
-            return sampler.step(key, state, _rows(data, batch_rows))
-
-        state, info = jax.lax.scan(body, chain.sampler, at)
-        return chain._replace(sampler=state), (state.position, info)
+        chain, info = jax.lax.scan(one_update, chain, at)
+        return chain, (chain.sampler.position, info)
 
     scan = jax.vmap(partial(jax.lax.scan, one_draw), in_axes=(0, (0, None if rows is None else 0)))
     chains, (positions, info) = scan(chains, (keys, rows))
-    return chains, positions, jax.tree.map(lambda x: x.reshape(num_chains, num_updates), info)
+    return chains, positions, jax.tree.map(lambda x: x.reshape(num_chains, num_updates, *x.shape[3:]), info)
+
+
+def _optimise(target, plan, sampled, batch, key, optimised, optimiser):
+    """One step of Adam on the optimised leaves at the chain's current draw; nothing where there are none."""
+    if not jax.tree.leaves(optimised):
+        return optimised, optimiser
+    return _adam_step(target, plan.learning_rate, optimised, optimiser, sampled, batch, key)[:2]

@@ -68,6 +68,10 @@ class AbstractLikelihood(eqx.Module):
     def sample(self, key: Array, f: Array) -> Array:
         """One y for each latent value."""
 
+    def nearest_target(self, y: Array) -> Array:
+        """The nearest value that y can take: counts are whole numbers."""
+        return jnp.round(y) if isinstance(self, Poisson) else y
+
 
 def expected_log_prob_by_quadrature(likelihood: AbstractLikelihood, y, f: Marginals) -> Array:
     nodes, weights = _quadrature_nodes(f, NUM_QUADRATURE_POINTS)

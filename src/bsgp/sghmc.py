@@ -6,46 +6,47 @@ its temperature: 1 if it samples the target, above 1 if gradient noise or too lo
 """
 
 from collections.abc import Callable
-from functools import partial
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import jax.random as jr
+import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
 from bsgp.checks import check_count, check_option, check_positive
 
 INTEGRATORS = ("baoab", "euler")
+STIFFNESS_LIMIT = 0.25  # of a leaf's mean coordinate; its stiffest direction may be ten times the mean
 
 
 class State(NamedTuple):
-    """Where a chain is. Every tree has the structure of `position`."""
+    """Where a chain is. What is kept per coordinate is one flat vector in the order of `ravel_pytree(position)`."""
 
     position: PyTree
     """The unconstrained parameters."""
-    momentum: PyTree
+    momentum: Float[Array, " d"]
     """Displacement per update."""
-    gradient_mean: PyTree
+    gradient_mean: Float[Array, " d"]
     """Running mean of the gradient (`g` in METHOD)."""
-    gradient_square: PyTree
+    gradient_square: Float[Array, " d"]
     """Running mean of its square (`g2`); the mass is its square root."""
-    window: PyTree
+    window: Float[Array, " d"]
     """Length of the running means (`xi`), adapted per coordinate."""
     step_size: Float[Array, ""]
-    """`eps`; a leaf, so that it can be adapted without compiling again."""
+    """`eps`; an array, so that it can be adapted without compiling again."""
 
 
 class Info(NamedTuple):
-    """What an update tells about itself."""
+    """What an update tells about itself; leaves in the order of `jax.tree.leaves(position)`."""
 
     energy: Float[Array, ""]
     """`-log_density` on this minibatch, before the update."""
-    temperature: PyTree
+    temperature: Float[Array, " leaves"]
     """Kinetic temperature, averaged over the coordinates of each leaf; 1 at stationarity."""
-    stiffness: PyTree
-    """Mean over coordinates of `eps^2 Minv * curvature`: unstable at 4, slow where it is tiny."""
+    stiffness: Float[Array, " leaves"]
+    """Mean of `eps^2 Minv * curvature` over the coordinates of each leaf; a coordinate is unstable at 4."""
 
 
 class Sampler(NamedTuple):
@@ -66,7 +67,6 @@ def sghmc(
     step_size: float = 0.01,
     friction: float = 0.05,
     integrator: str = "baoab",
-    mass: str = "fisher",
 ) -> Sampler:
     """Sample `exp(log_density(position, batch, key))`, whose expectation over batches and keys is the target.
 
@@ -84,78 +84,67 @@ def sghmc(
     cooling = 1.0 - friction / 2.0 if integrator == "euler" else 1.0
 
     def init(position: PyTree) -> State:
-        ones = jax.tree.map(jnp.ones_like, position)
-        dtype = jax.tree.leaves(position)[0].dtype
-        return State(position, jax.tree.map(jnp.zeros_like, position), ones, ones, ones, jnp.asarray(step_size, dtype))
+        flat, _ = ravel_pytree(position)
+        ones = jnp.ones_like(flat)
+        return State(position, jnp.zeros_like(flat), ones, ones, ones, jnp.asarray(step_size, flat.dtype))
 
-    def update(key: Array, state: State, batch: PyTree, adapt: bool) -> tuple[State, Info]:
+    def update(key: Array, state: State, batch: PyTree) -> tuple[State, Info, Array]:
         density_key, noise_key = jr.split(key)
         log_prob, slope = jax.value_and_grad(log_density)(state.position, batch, density_key)
-        gradient = jax.tree.map(lambda s: -s / num_data, slope)
-        inverse_mass = jax.tree.map(partial(MASSES[mass], num_data=num_data), state.gradient_square)
-        # the variance that p has at stationarity; every update's noise is a share of it
-        thermal = jax.tree.map(lambda inverse: state.step_size**2 / num_data * inverse, inverse_mass)
-        kick = jax.tree.map(lambda inverse, g: -(state.step_size**2) * inverse * g, inverse_mass, gradient)
-        position, momentum = move(
-            state.position, state.momentum, kick, thermal, normal_like(noise_key, state.position), friction
-        )
-        temperature = jax.tree.map(lambda p, s: cooling * jnp.mean(p * p / s), momentum, thermal)
+        slope, unravel = ravel_pytree(slope)
+        gradient = -slope / num_data
+        inverse_mass = 1.0 / (jnp.sqrt(state.gradient_square + 1e-16) + 1e-16)
+        thermal = state.step_size**2 / num_data * inverse_mass  # the variance of p at stationarity
+        kick = -(state.step_size**2) * inverse_mass * gradient
+        noise = jr.normal(noise_key, slope.shape, slope.dtype)
+        drift, momentum = move(state.momentum, kick, thermal, noise, friction)
         # a linear force of stiffness k leaves E[kick * p] = -k/2 of the thermal variance under both integrators
-        stiffness = jax.tree.map(lambda p, k, s: -2.0 * jnp.mean(p * k / s), state.momentum, kick, thermal)
+        seen = jnp.stack([cooling * momentum**2, -2.0 * state.momentum * kick]) / thermal[None, :]
+        temperature, stiffness = _mean_by_leaf(seen, state.position)
+        position = jax.tree.map(jnp.add, state.position, unravel(drift))
         state = state._replace(position=position, momentum=momentum)
-        return _adapt_mass(state, gradient) if adapt else state, Info(-log_prob, temperature, stiffness)
+        return state, Info(-log_prob, temperature, stiffness), gradient
 
     def burn_in(key, state, batch):
-        return update(key, state, batch, True)
+        state, info, gradient = update(key, state, batch)
+        return _adapt_mass(state, gradient), info
 
     def step(key, state, batch):
-        return update(key, state, batch, False)
+        return update(key, state, batch)[:2]
 
     return Sampler(init, burn_in, step)
 
 
-def _rms_inverse_mass(square, num_data):
-    """The authors': the inverse root mean square of the gradient of `energy / N`."""
-    return 1.0 / (jnp.sqrt(square + 1e-16) + 1e-16)
-
-
-def _fisher_inverse_mass(square, num_data):
-    """N times the posterior variance, since at stationarity the energy's gradient squared averages to its curvature.
-
-    The one beside it is the precision of a standard normal prior: nothing is held to be wider than that.
-    """
-    return num_data / (num_data**2 * square + 1.0)
-
-
-MASSES = {"fisher": _fisher_inverse_mass, "rms": _rms_inverse_mass}
-
-
-def _euler(position, momentum, kick, thermal, noise, friction):
+def _euler(momentum, kick, thermal, noise, friction):
     """The authors' update: friction, kick and noise on the old momentum, then a full drift."""
-    momentum = jax.tree.map(
-        lambda p, k, s, z: (1.0 - friction) * p + k + jnp.sqrt(2.0 * friction * s) * z, momentum, kick, thermal, noise
-    )
-    return jax.tree.map(jnp.add, position, momentum), momentum
+    momentum = (1.0 - friction) * momentum + kick + jnp.sqrt(2.0 * friction * thermal) * noise
+    return momentum, momentum
 
 
-def _baoab(position, momentum, kick, thermal, noise, friction):
+def _baoab(momentum, kick, thermal, noise, friction):
     """Kick, half drift, exact friction and noise, half drift."""
     keep = 1.0 - friction
-    kicked = jax.tree.map(jnp.add, momentum, kick)
-    momentum = jax.tree.map(lambda p, s, z: keep * p + jnp.sqrt((1.0 - keep**2) * s) * z, kicked, thermal, noise)
-    position = jax.tree.map(lambda q, before, after: q + 0.5 * (before + after), position, kicked, momentum)
-    return position, momentum
+    kicked = momentum + kick
+    momentum = keep * kicked + jnp.sqrt((1.0 - keep**2) * thermal) * noise
+    return 0.5 * (kicked + momentum), momentum
 
 
-def _adapt_mass(state: State, gradient: PyTree) -> State:
+def _adapt_mass(state: State, gradient: Float[Array, " d"]) -> State:
     """METHOD section 3: all three running values from the old ones."""
-    rate = jax.tree.map(lambda window: 1.0 / (window + 1.0), state.window)
-    mean = jax.tree.map(lambda r, old, g: (1.0 - r) * old + r * g, rate, state.gradient_mean, gradient)
-    square = jax.tree.map(lambda r, old, g: (1.0 - r) * old + r * g * g, rate, state.gradient_square, gradient)
-    window = jax.tree.map(
-        lambda xi, g, g2: 1.0 + xi * (1.0 - g * g / (g2 + 1e-16)), state.window, state.gradient_mean, state.gradient_square
+    g, g2, xi = state.gradient_mean, state.gradient_square, state.window
+    rate = 1.0 / (xi + 1.0)
+    return state._replace(
+        gradient_mean=(1.0 - rate) * g + rate * gradient,
+        gradient_square=(1.0 - rate) * g2 + rate * gradient**2,
+        window=1.0 + xi * (1.0 - g**2 / (g2 + 1e-16)),
     )
-    return state._replace(gradient_mean=mean, gradient_square=square, window=window)
+
+
+def _mean_by_leaf(values: Float[Array, "k d"], tree: PyTree) -> Float[Array, "k leaves"]:
+    sizes = [leaf.size for leaf in jax.tree.leaves(tree)]
+    owner = np.repeat(np.arange(len(sizes)), sizes)
+    total = jax.ops.segment_sum(values.T, owner, num_segments=len(sizes), indices_are_sorted=True).T
+    return total / jnp.asarray(sizes, values.dtype)[None, :]
 
 
 def normal_like(key: Array, tree: PyTree) -> PyTree:
@@ -166,28 +155,21 @@ def normal_like(key: Array, tree: PyTree) -> PyTree:
 
 def rescale_step(state: State, factor: Float[Array, ""]) -> State:
     """Change the step size, and the momentum with it: its stationary spread is proportional to the step."""
-    return state._replace(
-        step_size=state.step_size * factor, momentum=jax.tree.map(lambda p: p * factor, state.momentum)
-    )
+    return state._replace(step_size=state.step_size * factor, momentum=state.momentum * factor)
 
 
-HEAT_LIMIT = 0.05
-STIFFNESS_LIMIT = 0.3
-
-
-def step_size_factor(info: Info, position: PyTree, friction: float) -> Float[Array, ""]:
+def step_size_factor(
+    info: Info, position: PyTree, friction: float, heat_limit: Float[Array, ""]
+) -> Float[Array, ""]:
     """What to multiply the step size by, from the `Info` of a chunk of updates (time along the first axis).
 
     Excess temperature and stiffness both grow with the square of the step; the factor brings the worse of them, over
     the leaves, to its limit. A leaf's temperature counts only as far as it is beyond two standard errors of its own
     estimate, so that a single coordinate does not rule by chance.
     """
-
-    def strain(temperature, stiffness, leaf):
-        independent = leaf.size * temperature.size * friction
-        heat = jnp.mean(temperature) - 1.0 - 2.0 * jnp.sqrt(2.0 / independent)
-        return jnp.maximum(heat / HEAT_LIMIT, jnp.mean(stiffness) / STIFFNESS_LIMIT)
-
-    strains = jax.tree.leaves(jax.tree.map(strain, info.temperature, info.stiffness, position))
-    worst = jnp.max(jnp.stack(strains))
+    sizes = jnp.asarray([leaf.size for leaf in jax.tree.leaves(position)], info.temperature.dtype)
+    error = jnp.sqrt(2.0 / (sizes * info.temperature.shape[0] * friction))
+    heat = jnp.mean(info.temperature, axis=0) - 1.0 - 2.0 * error
+    stiffness = jnp.mean(info.stiffness, axis=0)
+    worst = jnp.max(jnp.maximum(heat / heat_limit, stiffness / STIFFNESS_LIMIT))
     return jnp.clip(jnp.maximum(worst, 1e-6) ** -0.5, 0.5, 1.5)

@@ -1,0 +1,231 @@
+"""Draws of a fitted model, and what they say about new rows: the predictive distribution is their mixture."""
+
+import os
+from collections.abc import Callable
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import jax.tree_util as jtu
+import numpy as np
+from jaxtyping import Array
+
+from bsgp.checks import check_count, check_matrix
+from bsgp.diagnostics import ess, rhat
+from bsgp.infer import Run
+from bsgp.model import DeepGP
+from bsgp.numerics import Marginals, log_mean_exp
+from bsgp.storage import load_module, save_module
+from bsgp.target import leaf_name
+
+ROWS_PER_CHUNK = 4_096
+MAX_JOINT_ROWS = 5_000
+NUM_BISECTIONS = 60
+
+
+class Posterior(eqx.Module):
+    """A `DeepGP` whose arrays carry [C S] in front: C chains, S draws each.
+
+    Every method that passes rows through the model takes a key: hidden layers are drawn. Rows go through in
+    chunks, so memory does not grow with their number.
+    """
+
+    model: DeepGP
+
+    @classmethod
+    def from_run(cls, run: Run) -> "Posterior":
+        return cls(run.model)
+
+    @property
+    def num_chains(self) -> int:
+        return self.model.layers[0].Z.shape[0]
+
+    @property
+    def num_draws(self) -> int:
+        """Per chain."""
+        return self.model.layers[0].Z.shape[1]
+
+    def predict(self, X, key: Array) -> Marginals:
+        """Mean and variance of y under the mixture, `[N P]` (for classes: the probabilities, `[N K]`)."""
+        return Marginals(*self._by_rows(_mixture_moments, key, X))
+
+    def log_density(self, X, y, key: Array) -> np.ndarray:
+        """`log (1/S) sum_s p(y | x, draw s)`: the mixture's density for each row and output, `[N P]`."""
+        X = self._check_inputs(X)
+        y = check_matrix("y", y, rows=X.shape[0])
+        return self._by_rows(_mixture_log_density, key, X, y)
+
+    def quantiles(self, X, levels, key: Array) -> np.ndarray:
+        """Quantiles of the mixture, `[N P Q]`."""
+        levels = np.atleast_1d(np.asarray(levels, np.float64))
+        if levels.ndim != 1 or not ((levels > 0) & (levels < 1)).all():
+            raise ValueError(f"`levels` must lie between 0 and 1, got {levels.tolist()}. Pass for instance [0.05, 0.95].")
+        return self._by_rows(_mixture_quantiles, key, X, levels=levels)
+
+    def cdf(self, X, y, key: Array) -> np.ndarray:
+        """`P(Y <= y)` under the mixture, `[N P]`: uniform if the predictions are calibrated."""
+        X = self._check_inputs(X)
+        y = check_matrix("y", y, rows=X.shape[0])
+        return self._by_rows(_mixture_cdf, key, X, y)
+
+    def predictive_draws(self, X, key: Array) -> Marginals:
+        """What every draw alone predicts for y: mean and variance `[C S N P]`, for traces and R-hat. Few rows."""
+        mean, variance = self._by_rows(_per_draw_moments, key, X, axis=1)
+        shape = (self.num_chains, self.num_draws, *mean.shape[1:])
+        return Marginals(mean.reshape(shape), variance.reshape(shape))
+
+    def sample_functions(self, X, key: Array, num: int = 10) -> np.ndarray:
+        """`num` latent functions `[num N P]`, each from one draw's joint conditional over all rows of X."""
+        X = self._check_inputs(X)
+        if X.shape[0] > MAX_JOINT_ROWS:
+            raise ValueError(
+                f"`X` must have at most {MAX_JOINT_ROWS} rows to be sampled jointly (memory grows with its square), "
+                f"got {X.shape[0]}. Pass fewer rows, or use `predict`."
+            )
+        pick_key, sample_key = jr.split(key)
+        total = self.num_chains * self.num_draws
+        num = check_count("num", num)
+        picked = jr.choice(pick_key, total, (num,), replace=num > total)
+        return np.asarray(_sample_functions(self._flat(picked), jnp.asarray(X), jr.split(sample_key, num)))
+
+    def rhat(self) -> dict[str, np.ndarray]:
+        """R-hat of every parameter, by name. Predictions are the better judge: permuting Z changes nothing there."""
+        return {name: rhat(draws) for name, draws in self._named_draws().items()}
+
+    def ess(self) -> dict[str, np.ndarray]:
+        return {name: ess(draws) for name, draws in self._named_draws().items()}
+
+    def predictive_rhat(self, X, key: Array) -> np.ndarray:
+        """R-hat of each row's and output's predictive mean over draws, `[N P]`."""
+        return rhat(self.predictive_draws(X, key).mean)
+
+    def predictive_ess(self, X, key: Array) -> np.ndarray:
+        return ess(self.predictive_draws(X, key).mean)
+
+    def to_arviz(self, energy: np.ndarray | None = None):
+        """An ArviZ `DataTree` with the draws, and with `energy [C S]` as a sample statistic if given."""
+        from arviz_base import from_dict
+
+        groups = {"posterior": self._named_draws()}
+        if energy is not None:
+            groups["sample_stats"] = {"energy": np.asarray(energy)}
+        return from_dict(groups)
+
+    def save(self, folder: str | os.PathLike) -> None:
+        """Arrays and JSON in a folder, written whole or not at all."""
+        save_module(self.model, folder, meta={"num_chains": self.num_chains, "num_draws": self.num_draws})
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike) -> "Posterior":
+        model, _ = load_module(folder)
+        if not isinstance(model, DeepGP):
+            raise ValueError(f"`{folder}` must hold a DeepGP, got {type(model).__name__}. Pass a folder written by `save`.")
+        return cls(model)
+
+    # -- inside ------------------------------------------------------------------------------------------------
+
+    def _named_draws(self) -> dict[str, np.ndarray]:
+        """Every array that differs between draws, under its name, `[C S ...]`."""
+        named = {leaf_name(path): np.asarray(leaf) for path, leaf in jtu.tree_leaves_with_path(self.model)}
+        return {name: draws for name, draws in named.items() if np.ptp(draws, axis=(0, 1)).any()}
+
+    def _flat(self, picked: Array | None = None) -> DeepGP:
+        """The model with chains and draws on one axis, or only the picked draws of it."""
+        flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), self.model)
+        return flat if picked is None else jax.tree.map(lambda x: x[picked], flat)
+
+    def _check_inputs(self, X) -> np.ndarray:
+        dtype = self.model.layers[0].Z.dtype
+        return check_matrix("X", X, columns=self.model.num_inputs).astype(dtype)
+
+    def _by_rows(self, function: Callable, key: Array, X, *columns, axis: int = 0, **options):
+        """`function(model, key, X, *columns)` over chunks of rows, joined along `axis` of its results."""
+        X = self._check_inputs(X)
+        inputs = [X, *(np.asarray(c, X.dtype) for c in columns)]
+        flat, chunk = self._flat(), min(ROWS_PER_CHUNK, X.shape[0])
+        pieces = []
+        for index, start in enumerate(range(0, X.shape[0], chunk)):
+            rows = [_pad_rows(a[start : start + chunk], chunk) for a in inputs]
+            result = function(flat, jr.fold_in(key, index), *rows, **options)
+            keep = (slice(None),) * axis + (slice(0, min(chunk, X.shape[0] - start)),)
+            pieces.append(jax.tree.map(lambda r, keep=keep: np.asarray(r[keep]), result))
+        return jax.tree.map(lambda *parts: np.concatenate(parts, axis=axis), *pieces)
+
+
+def _pad_rows(array: np.ndarray, num_rows: int) -> Array:
+    """The last chunk is filled up with copies of its first row, so that every chunk has the compiled shape."""
+    missing = num_rows - array.shape[0]
+    return jnp.asarray(array if missing == 0 else np.concatenate([array, np.repeat(array[:1], missing, axis=0)]))
+
+
+def _map_draws(function: Callable, model: DeepGP, key: Array):
+    """`function(model_s, key_s)` for every draw, one after the other: M x N arrays exist for one draw at a time."""
+    keys = jr.split(key, model.layers[0].Z.shape[0])
+    return jax.lax.map(lambda at: function(*at), (model, keys))
+
+
+@eqx.filter_jit
+def _mixture_moments(model, key, X):
+    def add_draw(total, at):
+        draw, draw_key = at
+        y = draw.likelihood.predict(draw.propagate(X, draw_key))
+        moments = (y.mean, y.variance, y.mean**2)
+        return jax.tree.map(jnp.add, total, moments), None
+
+    keys = jr.split(key, model.layers[0].Z.shape[0])
+    first = jax.tree.map(lambda x: x[0], (model, keys))
+    shape = jax.eval_shape(lambda at: at[0].likelihood.predict(at[0].propagate(X, at[1])).mean, first)
+    zero = jnp.zeros(shape.shape, shape.dtype)
+    total, _ = jax.lax.scan(add_draw, (zero, zero, zero), (model, keys))
+    mean, variance, square = (t / keys.shape[0] for t in total)
+    return mean, variance + jnp.maximum(square - mean**2, 0.0)
+
+
+@eqx.filter_jit
+def _per_draw_moments(model, key, X):
+    return tuple(_map_draws(lambda draw, k: draw.likelihood.predict(draw.propagate(X, k)), model, key))
+
+
+@eqx.filter_jit
+def _mixture_log_density(model, key, X, y):
+    def one(draw, draw_key):
+        return draw.likelihood.log_expected_prob(y, draw.propagate(X, draw_key))
+
+    return log_mean_exp(_map_draws(one, model, key), axis=0)
+
+
+@eqx.filter_jit
+def _mixture_cdf(model, key, X, y):
+    return jnp.mean(_map_draws(lambda draw, k: draw.likelihood.cdf(y, draw.propagate(X, k)), model, key), axis=0)
+
+
+@eqx.filter_jit
+def _mixture_quantiles(model, key, X, levels):
+    """Bisection of the mixture's distribution function, from a bracket of 40 standard deviations."""
+    latent = _map_draws(lambda draw, k: draw.propagate(X, k), model, key)  # [S N P]
+    likelihoods = model.likelihood
+
+    def mixture_cdf(y):
+        return jnp.mean(jax.vmap(lambda lik, f: lik.cdf(y, f))(likelihoods, latent), axis=0)
+
+    each = jax.vmap(lambda lik, f: lik.predict(f))(likelihoods, latent)
+    reach = 40.0 * jnp.sqrt(jnp.mean(each.variance, axis=0) + jnp.var(each.mean, axis=0))
+    centre = jnp.mean(each.mean, axis=0)
+
+    def bisect(level):
+        def halve(bracket, _):
+            low, high = bracket
+            middle = 0.5 * (low + high)
+            above = mixture_cdf(middle) > level
+            return (jnp.where(above, low, middle), jnp.where(above, middle, high)), None
+
+        (low, high), _ = jax.lax.scan(halve, (centre - reach, centre + reach), None, length=NUM_BISECTIONS)
+        return likelihoods.nearest_target(0.5 * (low + high))
+
+    return jnp.moveaxis(jax.lax.map(bisect, jnp.asarray(levels, X.dtype)), 0, -1)
+
+
+@eqx.filter_jit
+def _sample_functions(model, X, keys):
+    return jax.lax.map(lambda at: at[0].sample_function(X, at[1]), (model, keys))

@@ -1,0 +1,132 @@
+"""Modules to disk and back without pickle: one folder with arrays (safetensors) and structure (JSON).
+
+Only classes listed in `STORABLE` are ever built from a file, so a file cannot run code.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save_file
+
+from bsgp import kernels, likelihoods, model
+
+FORMAT_NAME = "bsgp-posterior"
+FORMAT_VERSION = 1
+ARRAYS, STRUCTURE = "arrays.safetensors", "posterior.json"
+
+STORABLE = {
+    cls.__name__: cls
+    for module in (kernels, likelihoods, model)
+    for cls in vars(module).values()
+    if isinstance(cls, type) and issubclass(cls, eqx.Module) and cls.__module__ == module.__name__
+}
+
+
+def save_module(module: eqx.Module, folder: str | os.PathLike, meta: dict) -> None:
+    """Write `module` and `meta` (anything JSON can hold) so that `folder` is either the old or the new, never half."""
+    folder = Path(folder)
+    arrays: dict[str, np.ndarray] = {}
+    structure = _describe(module, "", arrays)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    fresh = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    try:
+        save_file(arrays, fresh / ARRAYS)
+        document = {
+            "format": FORMAT_NAME,
+            "version": FORMAT_VERSION,
+            "arrays_sha256": hashlib.sha256((fresh / ARRAYS).read_bytes()).hexdigest(),
+            "meta": meta,
+            "structure": structure,
+        }
+        (fresh / STRUCTURE).write_text(json.dumps(document, indent=1), encoding="utf-8")
+        for file in (fresh / ARRAYS, fresh / STRUCTURE, fresh):
+            _flush_to_disk(file)
+        _replace_folder(fresh, folder)
+    except BaseException:
+        shutil.rmtree(fresh, ignore_errors=True)
+        raise
+
+
+def load_module(folder: str | os.PathLike) -> tuple[eqx.Module, dict]:
+    """The module and the meta data of a folder, or a `ValueError` that says what is wrong with it."""
+    folder = Path(folder)
+    try:
+        document = json.loads((folder / STRUCTURE).read_text(encoding="utf-8"))
+        raw = (folder / ARRAYS).read_bytes()
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise ValueError(
+            f"`{folder}` must be a folder written by `save`, got {type(error).__name__}: {error}. Check the path, or save again."
+        ) from error
+    if not isinstance(document, dict) or document.get("format") != FORMAT_NAME:
+        raise ValueError(f"`{folder}` must be a saved posterior, got another kind of file. Pass a folder written by `save`.")
+    if document.get("version") != FORMAT_VERSION:
+        raise ValueError(
+            f"`{folder}` must be of format version {FORMAT_VERSION}, got {document.get('version')!r}. "
+            "Load it with the version of bsgp that wrote it."
+        )
+    if hashlib.sha256(raw).hexdigest() != document.get("arrays_sha256"):
+        raise ValueError(f"`{folder / ARRAYS}` must match its checksum, got other bytes: it is damaged. Save or copy it again.")
+    try:
+        arrays = load_file(folder / ARRAYS)
+        return _rebuild(document["structure"], arrays), document["meta"]
+    except (SafetensorError, KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"`{folder}` must hold a complete posterior, got {error!r}: it is damaged. Save it again.") from error
+
+
+def _describe(node, path: str, arrays: dict):
+    """JSON for a tree of modules, tuples, arrays and plain values; arrays go to `arrays` under their path."""
+    if isinstance(node, eqx.Module):
+        if type(node).__name__ not in STORABLE:
+            raise ValueError(
+                f"`{type(node).__name__}` must be one of bsgp's own classes to be saved, got {path or 'the whole'}. "
+                "Express it by sums and products of the kernels that come with bsgp."
+            )
+        names = [field.name for field in type(node).__dataclass_fields__.values()]
+        fields = {name: _describe(getattr(node, name), f"{path}.{name}".lstrip("."), arrays) for name in names}
+        return {"class": type(node).__name__, "fields": fields}
+    if isinstance(node, tuple):
+        return {"tuple": [_describe(item, f"{path}.{index}", arrays) for index, item in enumerate(node)]}
+    if isinstance(node, jax.Array | np.ndarray):
+        arrays[path] = np.ascontiguousarray(node)  # safetensors 0.8.0 corrupts strided arrays without a word
+        return {"array": path}
+    return {"value": node}
+
+
+def _rebuild(node: dict, arrays: dict):
+    if "class" in node:
+        return STORABLE[node["class"]](**{name: _rebuild(value, arrays) for name, value in node["fields"].items()})
+    if "tuple" in node:
+        return tuple(_rebuild(item, arrays) for item in node["tuple"])
+    if "array" in node:
+        return jnp.asarray(arrays[node["array"]])
+    value = node["value"]
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _flush_to_disk(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _replace_folder(fresh: Path, folder: Path) -> None:
+    """Put `fresh` in the place of `folder`. A rename cannot replace a full folder, so the old one steps aside first."""
+    aside = None
+    if folder.exists():
+        aside = Path(tempfile.mkdtemp(prefix=f".{folder.name}-old-", dir=folder.parent))
+        os.rename(folder, aside / folder.name)
+    os.rename(fresh, folder)
+    _flush_to_disk(folder.parent)
+    if aside is not None:
+        shutil.rmtree(aside, ignore_errors=True)

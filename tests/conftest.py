@@ -1,0 +1,29 @@
+"""Strict settings: nothing is promoted or reused in silence, shapes are checked, warnings are errors."""
+
+import jax
+
+jax.config.update("jax_enable_x64", True)
+jax.config.update("jax_numpy_rank_promotion", "raise")
+jax.config.update("jax_numpy_dtype_promotion", "strict")
+jax.config.update("jax_debug_key_reuse", True)
+
+from jaxtyping import install_import_hook  # noqa: E402
+
+with install_import_hook("bsgp", "beartype.beartype"):
+    import bsgp  # noqa: F401
+
+import jax.random as jr  # noqa: E402
+import numpy as np  # noqa: E402
+import pytest  # noqa: E402
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(20260101)
+
+
+@pytest.fixture
+def getkey():
+    """A fresh key at every call."""
+    keys = iter(jr.split(jr.key(7), 1000))
+    return lambda: next(keys)
