@@ -15,6 +15,11 @@ with install_import_hook("bsgp", "beartype.beartype"):
 import jax.random as jr  # noqa: E402
 import numpy as np  # noqa: E402
 import pytest  # noqa: E402
+from hypothesis import settings  # noqa: E402
+
+# the first example compiles, so a deadline would measure the compiler; no example database: runs do not depend on it
+settings.register_profile("bsgp", deadline=None, derandomize=True, database=None)
+settings.load_profile("bsgp")
 
 
 @pytest.fixture

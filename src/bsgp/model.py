@@ -71,7 +71,7 @@ class DeepGP(eqx.Module):
     def propagate(self, X: Float[Array, "N D"], key: Array) -> Marginals:
         """Marginals of the last layer: hidden layers by one draw per row and output, the last one exactly."""
         *hidden, last = self.layers
-        for layer, layer_key in zip(hidden, jr.split(key, len(hidden)), strict=True):
+        for layer, layer_key in zip(hidden, jr.split(key, len(hidden)) if hidden else (), strict=True):
             f = layer.conditional(X)
             X = f.mean + jnp.sqrt(f.variance) * jr.normal(layer_key, f.mean.shape, f.mean.dtype)
         return last.conditional(X)

@@ -89,16 +89,11 @@ def gauss_hermite(num_points: int) -> tuple[np.ndarray, np.ndarray]:
 
 @lru_cache
 def normal_lattice(num_points: int, num_dims: int) -> np.ndarray:
-    """Quasi-random standard normal points `[num_points, num_dims]`, symmetric about zero.
-
-    A rank-one lattice (Richtmyer: square roots of primes) mapped by the normal quantile function.
-    """
+    """Quasi-random standard normal points `[num_points, num_dims]` (Sobol), symmetric about zero."""
     from scipy.special import ndtri
+    from scipy.stats.qmc import Sobol
 
-    primes = [p for p in range(2, 20 * num_dims + 10) if all(p % q for q in range(2, int(p**0.5) + 1))]
-    generator = np.sqrt(np.asarray(primes[:num_dims], dtype=np.float64))
-    index = np.arange(1, num_points // 2 + 1)[:, None]
-    half = ndtri(np.clip((index * generator + 0.5) % 1.0, 1e-12, 1.0 - 1e-12))
+    half = ndtri(Sobol(num_dims, rng=0).random((num_points + 1) // 2))
     return np.concatenate([half, -half])
 
 
