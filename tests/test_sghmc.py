@@ -94,11 +94,10 @@ def test_gradient_noise_heats_and_temperature_shows_it(getkey):
 
 
 def test_step_size_follows_heat_and_stiffness():
-    position = jnp.zeros(1000)
-
     def factor(heat, stiffness):
-        info = Info(jnp.zeros(500), jnp.full((500, 1), 1 + heat), jnp.full((500, 1), stiffness))
-        return float(step_size_factor(info, position, 0.05, jnp.asarray(0.05)))
+        info = Info(jnp.zeros((1, 500)), jnp.full((1, 500, 1), 1 + heat), jnp.full((1, 500, 1), stiffness))
+        (result,) = step_size_factor(info, [1000], 0.05, 0.05)
+        return result
 
     assert factor(0.0, 0.001) == 1.5
     assert factor(3.0, 0.001) == 0.5

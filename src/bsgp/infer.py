@@ -41,7 +41,7 @@ class Plan:
     """Adam steps towards the mode before sampling."""
     learning_rate: float = 0.01
     burn_in: int = 10_000
-    """SGHMC updates that adapt mass and step size and are thrown away."""
+    """SGHMC updates that adapt mass and step size and are thrown away; rounded to whole chunks."""
     num_draws: int = 256
     thinning: int = 32
     """Updates from one kept draw to the next."""
@@ -177,28 +177,27 @@ class _Loop:
         the mass kept is the temperature worth a close look.
         """
         adapts_step = self.plan.step_size is None
-        total = round(self.plan.burn_in / self._chunk_size) * self._chunk_size or min(self.plan.burn_in, 1)
-        for size in self._chunks("burn-in", total, self._chunk_size, share_of_time=0.6):
+        wanted, chunk = self.plan.burn_in, self._chunk_size
+        total = max(1, round(wanted / chunk)) * chunk if wanted else 0
+        for size in self._chunks("burn-in", total, chunk, share_of_time=0.6):
             progress = self._done("burn-in") / total
             info = self._burn_chunk(size, adapts_mass=progress < 0.5, may_retry=adapts_step)
             if adapts_step and progress < 0.75:
                 limit = ROUGH_HEAT_LIMIT if progress < 0.5 else HEAT_LIMIT
-                factor = jax.vmap(partial(step_size_factor, friction=self.plan.friction, heat_limit=limit))
-                self._rescale(np.asarray(factor(info, self.chains.sampler.position)))
+                self._rescale(step_size_factor(info, self._leaf_sizes(), self.plan.friction, limit))
                 if (progress + size / total) >= 0.75:
                     self._settle_step_size()
             self.trace.step_size.append(np.asarray(self.chains.sampler.step_size))
 
     def _burn_chunk(self, size: int, adapts_mass: bool, may_retry: bool) -> Info:
-        inputs = self._inputs(size)
         for attempt in range(MAX_RETRIES):
             before = self.chains
             chains, _, info = _sample_chunk(
-                self.target, self.plan, before, jnp.asarray(adapts_mass), jnp.asarray(True), *inputs
+                self.target, self.plan, before, jnp.asarray(adapts_mass), jnp.asarray(True), *self._inputs(size)
             )
             if _all_finite((chains.sampler, info)) or not may_retry or attempt == MAX_RETRIES - 1:
                 break
-            self._rescale(np.full(self.num_chains, 0.25))  # too long a step: the same chunk again, shorter
+            self._rescale(np.full(self.num_chains, 0.25))  # too long a step: from the same place again, shorter
         self.chains = chains
         self._record("burn-in", info.energy)
         self._guard("burn-in", info.energy, before.sampler.position, info)
@@ -255,15 +254,18 @@ class _Loop:
                 return
 
     def _inputs(self, size: int):
-        """Keys `[C size]`, the data, and row numbers `[C size B]` (None where a batch is all rows)."""
+        """A key for each chain, the data, and row numbers `[C size B]` (where a batch is all rows: `[C size 0]`)."""
         self.key, key = jr.split(self.key)
-        keys = jr.split(key, (self.num_chains, size))
+        keys = jr.split(key, self.num_chains)
         if self.minibatches[0].batch_size == self.target.num_data:
-            return keys, self.data, None
+            return keys, self.data, jnp.empty((self.num_chains, size, 0), jnp.int32)
         return keys, self.data, jnp.asarray(np.stack([batches.take(size) for batches in self.minibatches]))
 
     def _leaf_names(self) -> list[str]:
         return [leaf_name(path) for path, _ in jtu.tree_leaves_with_path(self.chains.sampler.position)]
+
+    def _leaf_sizes(self) -> list[int]:
+        return [leaf[0].size for leaf in jax.tree.leaves(self.chains.sampler.position)]
 
     def _record(self, phase: str, energy: Array):
         energy = np.asarray(energy) / self.target.num_data
@@ -289,8 +291,9 @@ class _Loop:
 
     def _warnings(self) -> tuple[str, ...]:
         found = []
-        for name, heat in self.trace.temperature.items():
-            for chain in np.flatnonzero(heat > HOT):
+        for (name, heat), size in zip(self.trace.temperature.items(), self._leaf_sizes(), strict=True):
+            error = np.sqrt(2.0 / (size * self._done("draws") * self.plan.friction))
+            for chain in np.flatnonzero(heat - 2.0 * error > HOT):
                 found.append(
                     f"Chain {chain} runs hot: {name} has temperature {heat[chain]:.2f} where 1 is right. "
                     "Its draws are too wide; lower `step_size` or raise `batch_size`."
@@ -350,8 +353,8 @@ def _stack_draws(target: Target, draws: list[DeepGP], optimised: PyTree) -> Deep
 # -- compiled ----------------------------------------------------------------------------------------------------
 
 
-def _rows(data: Batch, rows: Array | None) -> Batch:
-    return data if rows is None else Batch(data.X[rows], data.y[rows])
+def _rows(data: Batch, rows: Array) -> Batch:
+    return data if rows.size == 0 else Batch(data.X[rows], data.y[rows])
 
 
 def _sampler(target: Target, plan: Plan, optimised: PyTree) -> Sampler:
@@ -383,7 +386,8 @@ def _adam_step(target, learning_rate, free, state, rest, batch, key):
         return -target.log_joint(eqx.combine(free, rest), batch, key) / target.num_data
 
     value, gradient = jax.value_and_grad(loss)(free)
-    updates, state = optax.adam(learning_rate).update(gradient, state)
+    with jax.numpy_dtype_promotion("standard"):  # optax raises a float to an integer power
+        updates, state = optax.adam(learning_rate).update(gradient, state)
     return optax.apply_updates(free, updates), state, value * target.num_data
 
 
@@ -391,17 +395,19 @@ def _adam_step(target, learning_rate, free, state, rest, batch, key):
 def _warm_chunk(target, learning_rate, positions, states, keys, data, rows):
     nothing = target.select(positions)  # every leaf is free here
 
-    def one_chain(position, state, keys, rows):
+    def one_chain(position, state, key, rows):
         def body(carry, at):
-            key, batch_rows = at
-            batch = _rows(data, batch_rows)
-            position, state, energy = _adam_step(target, learning_rate, *carry, nothing, batch, key)
-            return (position, state), energy
+            position, state, key = carry
+            key, step_key = jr.split(key)
+            position, state, energy = _adam_step(
+                target, learning_rate, position, state, nothing, _rows(data, at), step_key
+            )
+            return (position, state, key), energy
 
-        (position, state), energy = jax.lax.scan(body, (position, state), (keys, rows))
+        (position, state, _), energy = jax.lax.scan(body, (position, state, key), rows)
         return position, state, energy
 
-    return jax.vmap(one_chain, in_axes=(0, 0, 0, None if rows is None else 0))(positions, states, keys, rows)
+    return jax.vmap(one_chain)(positions, states, keys, rows)
 
 
 @eqx.filter_jit
@@ -410,30 +416,30 @@ def _sample_chunk(target, plan, chains, adapts_mass, optimises, keys, data, rows
 
     Burn-in and draws are one program: `adapts_mass` and `optimises` are flags that it is given, not compiled for.
     """
-    num_chains, num_updates = keys.shape[:2]
-    shape = (num_chains, max(1, num_updates // plan.thinning), -1)
-    keys = keys.reshape(shape)
-    rows = None if rows is None else rows.reshape(*keys.shape, -1)
+    num_chains, num_updates, batch_size = rows.shape
+    rows = rows.reshape(num_chains, num_updates // plan.thinning, plan.thinning, batch_size)
 
-    def one_update(chain, at):
-        key, batch_rows = at
+    def one_update(carry, batch_rows):
+        chain, key = carry
+        key, sample_key, optimise_key = jr.split(key, 3)
         batch = _rows(data, batch_rows)
-        sample_key, optimise_key = jr.split(key)
         state, info = _sampler(target, plan, chain.optimised).burn_in(sample_key, chain.sampler, batch)
         kept = chain.sampler._replace(position=state.position, momentum=state.momentum)
         state = jax.tree.map(partial(jnp.where, adapts_mass), state, kept)
         optimised, optimiser = jax.lax.cond(
-            optimises, partial(_optimise, target, plan, state.position, batch, optimise_key), lambda *same: same,
-            chain.optimised, chain.optimiser,
+            optimises,
+            partial(_optimise, target, plan, state.position, batch, optimise_key),
+            lambda *same: same,
+            chain.optimised,
+            chain.optimiser,
         )
-        return _Chain(state, optimised, optimiser), info
+        return (_Chain(state, optimised, optimiser), key), info
 
-    def one_draw(chain, at):
-        chain, info = jax.lax.scan(one_update, chain, at)
-        return chain, (chain.sampler.position, info)
+    def one_draw(carry, rows):
+        carry, info = jax.lax.scan(one_update, carry, rows)
+        return carry, (carry[0].sampler.position, info)
 
-    scan = jax.vmap(partial(jax.lax.scan, one_draw), in_axes=(0, (0, None if rows is None else 0)))
-    chains, (positions, info) = scan(chains, (keys, rows))
+    (chains, _), (positions, info) = jax.vmap(partial(jax.lax.scan, one_draw))((chains, keys), rows)
     return chains, positions, jax.tree.map(lambda x: x.reshape(num_chains, num_updates, *x.shape[3:]), info)
 
 

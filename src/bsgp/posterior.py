@@ -16,10 +16,10 @@ from bsgp.diagnostics import ess, rhat
 from bsgp.infer import Run
 from bsgp.model import DeepGP
 from bsgp.numerics import Marginals, log_mean_exp
-from bsgp.storage import load_module, save_module
+from bsgp.storage import load_stacked, save_stacked
 from bsgp.target import leaf_name
 
-ROWS_PER_CHUNK = 4_096
+ROWS_PER_CHUNK = 2_048
 MAX_JOINT_ROWS = 5_000
 NUM_BISECTIONS = 60
 
@@ -114,11 +114,11 @@ class Posterior(eqx.Module):
 
     def save(self, folder: str | os.PathLike) -> None:
         """Arrays and JSON in a folder, written whole or not at all."""
-        save_module(self.model, folder, meta={"num_chains": self.num_chains, "num_draws": self.num_draws})
+        save_stacked(self.model, folder, meta={"num_chains": self.num_chains, "num_draws": self.num_draws})
 
     @classmethod
     def load(cls, folder: str | os.PathLike) -> "Posterior":
-        model, _ = load_module(folder)
+        model, _ = load_stacked(folder)
         if not isinstance(model, DeepGP):
             raise ValueError(f"`{folder}` must hold a DeepGP, got {type(model).__name__}. Pass a folder written by `save`.")
         return cls(model)
@@ -166,25 +166,14 @@ def _map_draws(function: Callable, model: DeepGP, key: Array):
 
 
 @eqx.filter_jit
-def _mixture_moments(model, key, X):
-    def add_draw(total, at):
-        draw, draw_key = at
-        y = draw.likelihood.predict(draw.propagate(X, draw_key))
-        moments = (y.mean, y.variance, y.mean**2)
-        return jax.tree.map(jnp.add, total, moments), None
-
-    keys = jr.split(key, model.layers[0].Z.shape[0])
-    first = jax.tree.map(lambda x: x[0], (model, keys))
-    shape = jax.eval_shape(lambda at: at[0].likelihood.predict(at[0].propagate(X, at[1])).mean, first)
-    zero = jnp.zeros(shape.shape, shape.dtype)
-    total, _ = jax.lax.scan(add_draw, (zero, zero, zero), (model, keys))
-    mean, variance, square = (t / keys.shape[0] for t in total)
-    return mean, variance + jnp.maximum(square - mean**2, 0.0)
+def _per_draw_moments(model, key, X):
+    return tuple(_map_draws(lambda draw, k: draw.likelihood.predict(draw.propagate(X, k)), model, key))
 
 
 @eqx.filter_jit
-def _per_draw_moments(model, key, X):
-    return tuple(_map_draws(lambda draw, k: draw.likelihood.predict(draw.propagate(X, k)), model, key))
+def _mixture_moments(model, key, X):
+    mean, variance = _per_draw_moments(model, key, X)
+    return jnp.mean(mean, axis=0), jnp.mean(variance, axis=0) + jnp.var(mean, axis=0)
 
 
 @eqx.filter_jit

@@ -158,18 +158,15 @@ def rescale_step(state: State, factor: Float[Array, ""]) -> State:
     return state._replace(step_size=state.step_size * factor, momentum=state.momentum * factor)
 
 
-def step_size_factor(
-    info: Info, position: PyTree, friction: float, heat_limit: Float[Array, ""]
-) -> Float[Array, ""]:
-    """What to multiply the step size by, from the `Info` of a chunk of updates (time along the first axis).
+def step_size_factor(info: Info, sizes: list[int], friction: float, heat_limit: float) -> np.ndarray:
+    """What to multiply each chain's step size by, `[C]`, from the `Info` of a chunk of updates `[C T ...]`.
 
     Excess temperature and stiffness both grow with the square of the step; the factor brings the worse of them, over
-    the leaves, to its limit. A leaf's temperature counts only as far as it is beyond two standard errors of its own
-    estimate, so that a single coordinate does not rule by chance.
+    the leaves with their `sizes`, to its limit. A leaf's temperature counts only as far as it is beyond two standard
+    errors of its own estimate, so that a single coordinate does not rule by chance.
     """
-    sizes = jnp.asarray([leaf.size for leaf in jax.tree.leaves(position)], info.temperature.dtype)
-    error = jnp.sqrt(2.0 / (sizes * info.temperature.shape[0] * friction))
-    heat = jnp.mean(info.temperature, axis=0) - 1.0 - 2.0 * error
-    stiffness = jnp.mean(info.stiffness, axis=0)
-    worst = jnp.max(jnp.maximum(heat / heat_limit, stiffness / STIFFNESS_LIMIT))
-    return jnp.clip(jnp.maximum(worst, 1e-6) ** -0.5, 0.5, 1.5)
+    temperature, stiffness = np.asarray(info.temperature), np.asarray(info.stiffness)
+    error = np.sqrt(2.0 / (np.asarray(sizes) * temperature.shape[1] * friction))
+    heat = temperature.mean(axis=1) - 1.0 - 2.0 * error
+    worst = np.maximum(heat / heat_limit, stiffness.mean(axis=1) / STIFFNESS_LIMIT).max(axis=1)
+    return np.clip(np.maximum(worst, 1e-6) ** -0.5, 0.5, 1.5)

@@ -1,4 +1,4 @@
-"""Modules to disk and back without pickle: one folder with arrays (safetensors) and structure (JSON).
+"""Stacked modules to disk and back without pickle: one folder with arrays (safetensors) and structure (JSON).
 
 Only classes listed in `STORABLE` are ever built from a file, so a file cannot run code.
 """
@@ -13,11 +13,13 @@ from pathlib import Path
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import jax.tree_util as jtu
 import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from bsgp import kernels, likelihoods, model
+from bsgp.target import leaf_name
 
 FORMAT_NAME = "bsgp-posterior"
 FORMAT_VERSION = 1
@@ -31,8 +33,8 @@ STORABLE = {
 }
 
 
-def save_module(module: eqx.Module, folder: str | os.PathLike, meta: dict) -> None:
-    """Write `module` and `meta` (anything JSON can hold) so that `folder` is either the old or the new, never half."""
+def save_stacked(module: eqx.Module, folder: str | os.PathLike, meta: dict) -> None:
+    """Write `module`, whose arrays carry [C S] in front, and `meta` (anything JSON can hold) so that `folder` is either the old or the new, never half."""
     folder = Path(folder)
     arrays: dict[str, np.ndarray] = {}
     structure = _describe(module, "", arrays)
@@ -56,7 +58,7 @@ def save_module(module: eqx.Module, folder: str | os.PathLike, meta: dict) -> No
         raise
 
 
-def load_module(folder: str | os.PathLike) -> tuple[eqx.Module, dict]:
+def load_stacked(folder: str | os.PathLike) -> tuple[eqx.Module, dict]:
     """The module and the meta data of a folder, or a `ValueError` that says what is wrong with it."""
     folder = Path(folder)
     try:
@@ -77,8 +79,10 @@ def load_module(folder: str | os.PathLike) -> tuple[eqx.Module, dict]:
         raise ValueError(f"`{folder / ARRAYS}` must match its checksum, got other bytes: it is damaged. Save or copy it again.")
     try:
         arrays = load_file(folder / ARRAYS)
-        return _rebuild(document["structure"], arrays), document["meta"]
-    except (SafetensorError, KeyError, TypeError, ValueError) as error:
+        one_draw = _rebuild(document["structure"], {name: array[0, 0] for name, array in arrays.items()})
+        stacked = jtu.tree_map_with_path(lambda path, _: jnp.asarray(arrays[leaf_name(path)]), one_draw)
+        return stacked, document["meta"]
+    except (SafetensorError, KeyError, IndexError, TypeError, ValueError) as error:
         raise ValueError(f"`{folder}` must hold a complete posterior, got {error!r}: it is damaged. Save it again.") from error
 
 
