@@ -5,11 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
-from problems import U_ONLY, optimal_u, regression, shallow
 
 from bsgp import Plan, Posterior, Target, sample
 from bsgp.diagnostics import ess
 from bsgp.model import DeepGP
+from problems import U_ONLY, optimal_u, regression, shallow
 
 NUM_ROWS = 40
 
@@ -61,7 +61,9 @@ def test_predictions_from_draws_are_the_fitc_predictive(getkey):
     layer = model.layers[0]
     weights = jnp.linalg.solve(layer.kernel(layer.Z, layer.Z), layer.kernel(layer.Z, jnp.asarray(X_new)))
     assert_allclose(predicted.mean, weights.T @ mean_u, atol=0.03)
-    variance = layer.conditional(jnp.asarray(X_new)).variance[:, 0] + jnp.sum(weights * (covariance_u @ weights), axis=0)
+    variance = layer.conditional(jnp.asarray(X_new)).variance[:, 0] + jnp.sum(
+        weights * (covariance_u @ weights), axis=0
+    )
     assert_allclose(predicted.variance[:, 0], variance + 0.2, rtol=0.05)
     assert isinstance(posterior.model, DeepGP)
     assert jax.tree.leaves(posterior.model)[0].shape[:2] == (2, 2000)

@@ -4,11 +4,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from problems import tiny_target
 
 from bsgp import Plan, Posterior, Target, init_deep_gp, sample
 from bsgp.data.standardise import Standardiser
 from bsgp.likelihoods import Bernoulli, Poisson, gaussian
+from problems import tiny_target
 
 GOOD_X = np.random.default_rng(0).standard_normal((20, 2))
 TINY = Plan(warm_start=1, burn_in=0, num_draws=2, thinning=1)

@@ -4,10 +4,11 @@ import jax
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
-from problems import tiny_target
 
+import bsgp.chunks
 from bsgp import DivergenceError, Plan, Posterior, sample
 from bsgp.data.minibatches import Minibatches
+from problems import tiny_target
 
 SHORT = Plan(warm_start=50, burn_in=200, num_draws=8, thinning=5, batch_size=10, chunk=50)
 
@@ -85,14 +86,14 @@ def test_a_chain_that_still_moves_is_flagged(getkey):
 def test_a_non_finite_value_stops_with_its_place_named(getkey):
     target, X, y = tiny_target()
     wild = Plan(**{**SHORT.__dict__, "step_size": 500.0})
-    with pytest.raises(DivergenceError, match=r"Chain \d .* update \d+ of the (burn-in|draws), in .*(layers|likelihood).*step_size"):
+    with pytest.raises(
+        DivergenceError, match=r"Chain \d .* update \d+ of the (burn-in|draws), in .*(layers|likelihood).*step_size"
+    ):
         sample(target, X, y, getkey(), plan=wild, num_chains=2)
 
 
 def test_an_adapted_step_recovers_from_a_bad_start(getkey, monkeypatch):
-    import sys
-
-    monkeypatch.setattr(sys.modules["bsgp.infer"], "START_STEP_SIZE", 500.0)
+    monkeypatch.setattr(bsgp.chunks, "START_STEP_SIZE", 500.0)
     target, X, y = tiny_target()
     run = sample(target, X, y, getkey(), plan=SHORT)
     assert run.trace.step_size[-1].max() < 10.0

@@ -76,7 +76,9 @@ def test_closed_forms_are_the_default_quadrature():
     gaussian, poisson = SCALAR[0][0], SCALAR[5][0]
     assert_allclose(gaussian.expected_log_prob(REAL, F), expected_log_prob_by_quadrature(gaussian, REAL, F), rtol=1e-9)
     assert_allclose(gaussian.log_expected_prob(REAL, F), log_expected_prob_by_quadrature(gaussian, REAL, F), rtol=1e-3)
-    assert_allclose(poisson.expected_log_prob(COUNTS, F), expected_log_prob_by_quadrature(poisson, COUNTS, F), rtol=1e-9)
+    assert_allclose(
+        poisson.expected_log_prob(COUNTS, F), expected_log_prob_by_quadrature(poisson, COUNTS, F), rtol=1e-9
+    )
 
 
 def test_large_counts_are_integrated_too():
@@ -106,9 +108,7 @@ def test_predicted_moments_and_distribution_are_those_of_samples(likelihood, y, 
 
 def test_categorical_integrals_are_those_of_monte_carlo(getkey):
     likelihood = Categorical(3)
-    f = Marginals(
-        jnp.asarray([[0.5, -0.3, 1.0], [2.0, 0.0, -2.0]]), jnp.asarray([[0.5, 1.0, 0.2], [0.1, 2.0, 0.3]])
-    )
+    f = Marginals(jnp.asarray([[0.5, -0.3, 1.0], [2.0, 0.0, -2.0]]), jnp.asarray([[0.5, 1.0, 0.2], [0.1, 2.0, 0.3]]))
     latent = f.mean[:, None] + jnp.sqrt(f.variance)[:, None] * jax.random.normal(getkey(), (2, 400_000, 3))
     labels = np.asarray(likelihood.sample(getkey(), latent))[:, :, 0]
     frequencies = np.stack([(labels == c).mean(axis=1) for c in range(3)], axis=1)

@@ -4,7 +4,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
-from problems import optimal_u, regression, shallow, tiny_target
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF as SkRBF
 from sklearn.gaussian_process.kernels import ConstantKernel
@@ -13,6 +12,7 @@ from bsgp import Batch, Target, init_deep_gp
 from bsgp.kernels import RBF, Matern32
 from bsgp.likelihoods import Bernoulli, Categorical, gaussian
 from bsgp.model import DeepGP, linear_mean
+from problems import optimal_u, regression, shallow, tiny_target
 
 
 def gaussian_posterior_of_v(target: Target, batch: Batch, key):
@@ -33,7 +33,9 @@ def predictive(model: DeepGP, X, mean_v, covariance_v):
     """Predictive mean and variance of y when V is Gaussian (supplement, eq. 13), from the model's own conditional."""
     with_mean = eqx.tree_at(lambda m: m.layers[0].V, model, mean_v[:, None])
     f = with_mean.layers[0].conditional(jnp.asarray(X))
-    weights = jax.vmap(lambda e: eqx.tree_at(lambda m: m.V, model.layers[0], e[:, None]).conditional(jnp.asarray(X)).mean[:, 0])
+    weights = jax.vmap(
+        lambda e: eqx.tree_at(lambda m: m.V, model.layers[0], e[:, None]).conditional(jnp.asarray(X)).mean[:, 0]
+    )
     A = weights(jnp.eye(mean_v.shape[0]))  # [M N]
     return f.mean[:, 0], f.variance[:, 0] + jnp.sum(A * (covariance_v @ A), axis=0) + model.likelihood.noise_variance[0]
 
@@ -101,7 +103,10 @@ def test_one_layer_of_a_deep_gp_is_the_shallow_model(getkey):
 def test_hidden_layers_that_say_nothing_leave_the_shallow_model(getkey):
     """With no variance of its own, a hidden layer is its linear mean: here the identity."""
     target, X, _ = tiny_target(depth=3)
-    hidden = [eqx.tree_at(lambda m: (m.kernel.variance, m.V), layer, (jnp.asarray(1e-20), layer.V * 0)) for layer in target.model.layers[:-1]]
+    hidden = [
+        eqx.tree_at(lambda m: (m.kernel.variance, m.V), layer, (jnp.asarray(1e-20), layer.V * 0))
+        for layer in target.model.layers[:-1]
+    ]
     model = DeepGP((*hidden, target.model.layers[-1]), target.model.likelihood)
     f = model.propagate(jnp.asarray(X), getkey())
     expected = model.layers[-1].conditional(jnp.asarray(X))
@@ -131,7 +136,9 @@ def test_permuting_z_permutes_nothing_but_names(rng):
     V = jnp.linalg.solve(jnp.linalg.cholesky(K[order][:, order]), U[order])
     permuted = eqx.tree_at(lambda m: (m.Z, m.V), layer, (layer.Z[order], V))
     assert_allclose(permuted.conditional(jnp.asarray(X)).mean, layer.conditional(jnp.asarray(X)).mean, atol=1e-5)
-    assert_allclose(permuted.conditional(jnp.asarray(X)).variance, layer.conditional(jnp.asarray(X)).variance, atol=1e-5)
+    assert_allclose(
+        permuted.conditional(jnp.asarray(X)).variance, layer.conditional(jnp.asarray(X)).variance, atol=1e-5
+    )
 
 
 def test_linear_means(rng):
@@ -167,11 +174,17 @@ def test_any_kernel_will_do(rng, getkey):
     X = rng.standard_normal((25, 2))
 
     def kernel(num_dims, dtype):
-        return RBF(jnp.asarray(1.0, dtype), jnp.ones(num_dims, dtype)) * Matern32(jnp.asarray(1.0, dtype), jnp.ones(num_dims, dtype))
+        return RBF(jnp.asarray(1.0, dtype), jnp.ones(num_dims, dtype)) * Matern32(
+            jnp.asarray(1.0, dtype), jnp.ones(num_dims, dtype)
+        )
 
     for choice in (kernel, Matern32):
         model = init_deep_gp(X, gaussian(1, X.dtype), getkey(), num_inducing=4, kernel=choice)
-        assert np.isfinite(Target(model, 25).log_joint(Target(model, 25).unconstrain(model), Batch(jnp.asarray(X), jnp.asarray(X[:, :1])), getkey()))
+        assert np.isfinite(
+            Target(model, 25).log_joint(
+                Target(model, 25).unconstrain(model), Batch(jnp.asarray(X), jnp.asarray(X[:, :1])), getkey()
+            )
+        )
 
 
 def test_float32_data_give_a_float32_model(rng, getkey):

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 import scipy.stats as st
 from numpy.testing import assert_allclose, assert_array_equal
-from problems import tiny_target
 
 import bsgp.posterior
 from bsgp import DeepGP, Layer, Plan, Posterior, sample
 from bsgp.diagnostics import ess, rhat
 from bsgp.kernels import RBF, ActiveDimensions, Linear, Matern52, Periodic
 from bsgp.likelihoods import Bernoulli, Categorical, Gaussian, Poisson, StudentT
+from problems import tiny_target
 
 NUM_CHAINS, NUM_DRAWS = 2, 6
 
@@ -91,9 +91,17 @@ def test_quantiles_of_other_likelihoods(likelihood, rng, X, getkey):
 def test_chunks_do_not_change_predictions(rng, X, getkey, monkeypatch):
     posterior = gaussian_posterior(rng)
     y = rng.standard_normal((11, 1))
-    whole = posterior.predict(X, getkey()).mean, posterior.log_density(X, y, getkey()), posterior.predictive_draws(X, getkey()).mean
+    whole = (
+        posterior.predict(X, getkey()).mean,
+        posterior.log_density(X, y, getkey()),
+        posterior.predictive_draws(X, getkey()).mean,
+    )
     monkeypatch.setattr(bsgp.posterior, "ROWS_PER_CHUNK", 4)
-    parts = posterior.predict(X, getkey()).mean, posterior.log_density(X, y, getkey()), posterior.predictive_draws(X, getkey()).mean
+    parts = (
+        posterior.predict(X, getkey()).mean,
+        posterior.log_density(X, y, getkey()),
+        posterior.predictive_draws(X, getkey()).mean,
+    )
     for a, b in zip(whole, parts, strict=True):
         assert_allclose(a, b, rtol=1e-9, atol=1e-12)
     assert whole[2].shape == (NUM_CHAINS, NUM_DRAWS, 11, 1)
@@ -106,7 +114,9 @@ def test_classes(rng, X, getkey):
     several = stacked(lambda: Categorical(3), rng, num_latent=3)
     probabilities = several.predict(X, getkey()).mean
     assert_allclose(probabilities.sum(axis=1), 1.0)
-    assert_allclose(np.exp(several.log_density(X, np.full((11, 1), 2.0), getkey())[:, 0]), probabilities[:, 2], rtol=1e-9)
+    assert_allclose(
+        np.exp(several.log_density(X, np.full((11, 1), 2.0), getkey())[:, 0]), probabilities[:, 2], rtol=1e-9
+    )
     with pytest.raises(ValueError, match="ordered"):
         binary.quantiles(X, [0.5], getkey())
 

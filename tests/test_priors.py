@@ -58,8 +58,15 @@ def test_flat_says_nothing_and_cannot_be_sampled(getkey):
 
 @pytest.mark.parametrize(
     "make",
-    [lambda: Normal(0.0, -1.0), lambda: LogNormal(0.0, 0.0), lambda: Gamma(-1.0, 1.0), lambda: Uniform(1.0, 1.0),
-     lambda: HalfNormal(float("nan")), lambda: InverseGamma(1.0, 0.0), lambda: LogNormal.with_median(-2.0)],
+    [
+        lambda: Normal(0.0, -1.0),
+        lambda: LogNormal(0.0, 0.0),
+        lambda: Gamma(-1.0, 1.0),
+        lambda: Uniform(1.0, 1.0),
+        lambda: HalfNormal(float("nan")),
+        lambda: InverseGamma(1.0, 0.0),
+        lambda: LogNormal.with_median(-2.0),
+    ],
 )
 def test_impossible_parameters_are_refused(make):
     with pytest.raises(ValueError, match="got"):

@@ -38,7 +38,12 @@ def test_the_authors_update_step_by_step(rng, getkey):
         state, _ = (sampler.burn_in if burning else sampler.step)(key, state, batch)
         got = np.concatenate([state.position[0], state.position[1].ravel()])
         assert_allclose(got, psi, rtol=1e-12)
-        for ours, theirs in ((state.momentum, p), (state.gradient_mean, g), (state.gradient_square, g2), (state.window, xi)):
+        for ours, theirs in (
+            (state.momentum, p),
+            (state.gradient_mean, g),
+            (state.gradient_square, g2),
+            (state.window, xi),
+        ):
             assert_allclose(ours, theirs, rtol=1e-10)
 
 
@@ -48,7 +53,11 @@ STIFFNESS = np.array([0.02, 0.3, 1.0, 2.0])
 def long_run(integrator, key, num_steps=200_000, friction=0.2):
     """A Gaussian whose coordinates have the given stiffness at eps = 1, N = 1 and unit mass."""
     sampler = sghmc(
-        lambda x, batch, key: -0.5 * jnp.sum(STIFFNESS * x**2), 1, step_size=1.0, friction=friction, integrator=integrator
+        lambda x, batch, key: -0.5 * jnp.sum(STIFFNESS * x**2),
+        1,
+        step_size=1.0,
+        friction=friction,
+        integrator=integrator,
     )
 
     def body(state, key):

@@ -5,12 +5,12 @@ import numpy as np
 import pytest
 import scipy.stats as st
 from numpy.testing import assert_allclose
-from problems import tiny_target
 
 from bsgp import Batch, Target, default_priors
 from bsgp.bijectors import Exp
 from bsgp.inducing import Determinantal, InducingUniform
 from bsgp.priors import Flat, Gamma
+from problems import tiny_target
 
 
 def batch_of(X, y, rows=slice(None)):
@@ -45,7 +45,9 @@ def test_log_joint_written_out(getkey):
 
 def test_constrain_inverts_unconstrain_and_its_jacobian_is_autodiffs():
     target, _, _ = tiny_target()
-    target = Target(target.model, 30, priors=eqx.tree_at(lambda p: p.layers[0].kernel.variance, target.priors, Gamma(2.0, 3.0)))
+    target = Target(
+        target.model, 30, priors=eqx.tree_at(lambda p: p.layers[0].kernel.variance, target.priors, Gamma(2.0, 3.0))
+    )
     position = target.unconstrain(target.model)
     model, log_det = target.constrain(position)
     for got, want in zip(jax.tree.leaves(model), jax.tree.leaves(target.model), strict=True):
@@ -88,7 +90,7 @@ def test_fixed_blocks_have_no_prior_and_flat_ones_none_either(getkey):
 
 
 def test_inducing_priors_are_put_on_every_layer(getkey):
-    target, X, y = tiny_target(depth=2)
+    target, _, _ = tiny_target(depth=2)
     uniform = Target(target.model, 30, priors=default_priors(target.model, InducingUniform()))
     determinantal = Target(target.model, 30, priors=default_priors(target.model, Determinantal()))
     model = target.model

@@ -4,8 +4,10 @@ The layers, lowest first: `kernels`, `likelihoods`, `priors`, `inducing`; `model
 `posterior`; `evaluate`.
 """
 
-from bsgp.infer import DivergenceError, Plan, Run, sample
+from bsgp.health import DivergenceError
+from bsgp.infer import Run, sample
 from bsgp.model import DeepGP, Layer, init_deep_gp
+from bsgp.plan import Plan
 from bsgp.posterior import Posterior
 from bsgp.progress import progress_bar
 from bsgp.target import Batch, Target, default_priors

@@ -24,7 +24,9 @@ def check_matrix(name: str, value, *, columns: int | None = None, rows: int | No
     """A finite, non-empty, two-dimensional float array; float32 and float64 are kept as they are."""
     array = np.asarray(value)
     if array.dtype.kind not in "fiub":
-        raise ValueError(f"`{name}` must hold numbers, got dtype {array.dtype}. Encode text and dates as numbers first.")
+        raise ValueError(
+            f"`{name}` must hold numbers, got dtype {array.dtype}. Encode text and dates as numbers first."
+        )
     if array.dtype not in (np.float32, np.float64):
         array = array.astype(np.float64)
     if array.ndim != 2:
@@ -33,11 +35,17 @@ def check_matrix(name: str, value, *, columns: int | None = None, rows: int | No
             f"For a single column use `{name}.reshape(-1, 1)`."
         )
     if array.shape[0] == 0 or array.shape[1] == 0:
-        raise ValueError(f"`{name}` must have at least one row and one column, got shape {array.shape}. Pass some data.")
+        raise ValueError(
+            f"`{name}` must have at least one row and one column, got shape {array.shape}. Pass some data."
+        )
     if columns is not None and array.shape[1] != columns:
-        raise ValueError(f"`{name}` must have {columns} columns, got {array.shape[1]}. Pass the same columns as in training.")
+        raise ValueError(
+            f"`{name}` must have {columns} columns, got {array.shape[1]}. Pass the same columns as in training."
+        )
     if rows is not None and array.shape[0] != rows:
-        raise ValueError(f"`{name}` must have {rows} rows like `X`, got {array.shape[0]}. Pass one row of it per row of `X`.")
+        raise ValueError(
+            f"`{name}` must have {rows} rows like `X`, got {array.shape[0]}. Pass one row of it per row of `X`."
+        )
     bad = ~np.isfinite(array)
     if bad.any():
         row, column = np.argwhere(bad)[0]

@@ -11,9 +11,11 @@ def main() -> None:
     from sklearn.datasets import load_diabetes
     from sklearn.model_selection import train_test_split
 
-    X, y = load_diabetes(return_X_y=True, scaled=False)
+    X, y = (np.asarray(part) for part in load_diabetes(return_X_y=True, scaled=False))
     X_train, X_test, y_train, y_test = train_test_split(X, y[:, None], test_size=0.2, random_state=0)
-    print(f"Diabetes progression: {len(X_train)} patients to learn from, {len(X_test)} to predict, {X.shape[1]} inputs.\n")
+    print(
+        f"Diabetes progression: {len(X_train)} patients to learn from, {len(X_test)} to predict, {X.shape[1]} inputs.\n"
+    )
     with jax.enable_x64(True):
         rows = {"linear": _linear(X_train, y_train, X_test, y_test)}
         for depth in (1, 2):
@@ -54,7 +56,9 @@ def _bsgp(X_train, y_train, X_test, y_test, depth: int) -> dict[str, float]:
     model_key, infer_key, predict_key = jr.split(jr.key(0), 3)
     model = init_deep_gp(X, gaussian(1, X.dtype), model_key, num_inducing=50, depth=depth)
     with progress_bar() as report:
-        run = sample(Target(model, len(X)), X, y, infer_key, plan=Plan(burn_in=5_000, num_draws=200, thinning=20), report=report)
+        run = sample(
+            Target(model, len(X)), X, y, infer_key, plan=Plan(burn_in=5_000, num_draws=200, thinning=20), report=report
+        )
     for warning in run.warnings:
         print("  note:", warning)
     posterior = Posterior.from_run(run)
@@ -62,7 +66,7 @@ def _bsgp(X_train, y_train, X_test, y_test, depth: int) -> dict[str, float]:
     low, high = np.moveaxis(posterior.quantiles(X, [0.05, 0.95], predict_key), -1, 0)
     return {
         "MNLL": mnll(posterior.log_density(X, y, predict_key), y_units.scale),
-        "nRMSE": rmse(y, posterior.predict(X, predict_key).mean),
+        "nRMSE": rmse(y, np.asarray(posterior.predict(X, predict_key).mean)),
         "90% coverage": coverage(y, low, high),
         "seconds": time.monotonic() - began,
     }

@@ -62,7 +62,9 @@ class Strauss(AbstractInducingPrior):
         if not 0 < self.repulsion <= 1:
             raise ValueError(f"`repulsion` must lie in (0, 1], got {self.repulsion}. 1 means none, 0.5 is the paper's.")
         if self.softness < 0:
-            raise ValueError(f"`softness` must be zero (hard count) or above, got {self.softness}. 0.05 is the default.")
+            raise ValueError(
+                f"`softness` must be zero (hard count) or above, got {self.softness}. 0.05 is the default."
+            )
 
     def log_prob(self, Z, kernel, jitter):
         return math.log(self.repulsion) * jnp.sum(jnp.triu(self._closeness(Z), k=1))

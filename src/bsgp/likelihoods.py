@@ -205,9 +205,13 @@ class Bernoulli(AbstractLikelihood):
         y = check_matrix("y", y)
         labels = np.unique(y)
         if not np.isin(labels, (0.0, 1.0)).all():
-            raise ValueError(f"`y` must hold the labels 0 and 1, got {labels[:5].tolist()}. Encode the classes as 0 and 1.")
+            raise ValueError(
+                f"`y` must hold the labels 0 and 1, got {labels[:5].tolist()}. Encode the classes as 0 and 1."
+            )
         if (np.ptp(y, axis=0) == 0).any():
-            raise ValueError(f"`y` must hold both classes, got only {labels.tolist()}. Pass rows of the other class too.")
+            raise ValueError(
+                f"`y` must hold both classes, got only {labels.tolist()}. Pass rows of the other class too."
+            )
         return y
 
     def log_prob(self, y, f):
@@ -261,7 +265,9 @@ class Categorical(AbstractLikelihood):
                 "Encode the classes as whole numbers from 0, or raise `num_classes`."
             )
         if labels.size == 1:
-            raise ValueError(f"`y` must hold at least two classes, got only {labels.tolist()}. Pass rows of other classes.")
+            raise ValueError(
+                f"`y` must hold at least two classes, got only {labels.tolist()}. Pass rows of other classes."
+            )
         return y
 
     def log_prob(self, y, f):

@@ -103,7 +103,7 @@ def kmeans_centres(X: np.ndarray, num_centres: int, seed: int) -> np.ndarray:
         rng = np.random.default_rng(seed)
         copies = distinct[np.arange(num_centres) % distinct.shape[0]]
         return copies + 1e-2 * rng.standard_normal(copies.shape).astype(X.dtype)
-    return KMeans(num_centres, n_init=1, random_state=seed).fit(X).cluster_centers_.astype(X.dtype)
+    return KMeans(num_centres, random_state=seed).fit(X).cluster_centers_.astype(X.dtype)
 
 
 def init_deep_gp(
@@ -131,7 +131,7 @@ def init_deep_gp(
             f"Pass `num_inducing={X.shape[0]}` or less."
         )
     depth = check_count("depth", depth)
-    width = X.shape[1] if width is None else check_count("width", width)
+    hidden_width: int = X.shape[1] if width is None else check_count("width", width)
     num_latent = likelihood.num_latent(check_count("num_targets", num_targets))
     jitter = relative_jitter(X.dtype) if jitter is None else jitter
     make_kernel = (lambda d, dtype: stationary(kernel, d, dtype)) if isinstance(kernel, type) else kernel
@@ -139,7 +139,7 @@ def init_deep_gp(
     layers, seeds = [], np.asarray(jr.randint(key, (depth,), 0, 2**31 - 1))
     for index, seed in enumerate(seeds):
         is_last = index == depth - 1
-        num_outputs = num_latent if is_last else width
+        num_outputs = num_latent if is_last else hidden_width
         W = None if is_last else linear_mean(X, num_outputs)
         layers.append(
             Layer(

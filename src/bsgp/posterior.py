@@ -60,7 +60,9 @@ class Posterior(eqx.Module):
         """Quantiles of the mixture, `[N P Q]`."""
         levels = np.atleast_1d(np.asarray(levels, np.float64))
         if levels.ndim != 1 or not ((levels > 0) & (levels < 1)).all():
-            raise ValueError(f"`levels` must lie between 0 and 1, got {levels.tolist()}. Pass for instance [0.05, 0.95].")
+            raise ValueError(
+                f"`levels` must lie between 0 and 1, got {levels.tolist()}. Pass for instance [0.05, 0.95]."
+            )
         return self._by_rows(_mixture_quantiles, key, X, levels=levels)
 
     def cdf(self, X, y, key: Array) -> np.ndarray:
@@ -120,7 +122,9 @@ class Posterior(eqx.Module):
     def load(cls, folder: str | os.PathLike) -> "Posterior":
         model, _ = load_stacked(folder)
         if not isinstance(model, DeepGP):
-            raise ValueError(f"`{folder}` must hold a DeepGP, got {type(model).__name__}. Pass a folder written by `save`.")
+            raise ValueError(
+                f"`{folder}` must hold a DeepGP, got {type(model).__name__}. Pass a folder written by `save`."
+            )
         return cls(model)
 
     # -- inside ------------------------------------------------------------------------------------------------

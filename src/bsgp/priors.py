@@ -165,4 +165,6 @@ class Flat(AbstractPrior):
         return jnp.zeros_like(x)
 
     def sample(self, key, shape, dtype):
-        raise ValueError("`Flat` is improper and cannot be sampled. Give the block a proper prior, such as `LogNormal`.")
+        raise ValueError(
+            "`Flat` is improper and cannot be sampled. Give the block a proper prior, such as `LogNormal`."
+        )

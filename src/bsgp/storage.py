@@ -34,7 +34,10 @@ STORABLE = {
 
 
 def save_stacked(module: eqx.Module, folder: str | os.PathLike, meta: dict) -> None:
-    """Write `module`, whose arrays carry [C S] in front, and `meta` (anything JSON can hold) so that `folder` is either the old or the new, never half."""
+    """Write `module`, whose arrays carry [C S] in front, and `meta` (anything JSON can hold).
+
+    `folder` is then either the old one or the new one, never half of it.
+    """
     folder = Path(folder)
     arrays: dict[str, np.ndarray] = {}
     structure = _describe(module, "", arrays)
@@ -66,24 +69,31 @@ def load_stacked(folder: str | os.PathLike) -> tuple[eqx.Module, dict]:
         raw = (folder / ARRAYS).read_bytes()
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
         raise ValueError(
-            f"`{folder}` must be a folder written by `save`, got {type(error).__name__}: {error}. Check the path, or save again."
+            f"`{folder}` must be a folder written by `save`, got {type(error).__name__}: {error}. "
+            "Check the path, or save again."
         ) from error
     if not isinstance(document, dict) or document.get("format") != FORMAT_NAME:
-        raise ValueError(f"`{folder}` must be a saved posterior, got another kind of file. Pass a folder written by `save`.")
+        raise ValueError(
+            f"`{folder}` must be a saved posterior, got another kind of file. Pass a folder written by `save`."
+        )
     if document.get("version") != FORMAT_VERSION:
         raise ValueError(
             f"`{folder}` must be of format version {FORMAT_VERSION}, got {document.get('version')!r}. "
             "Load it with the version of bsgp that wrote it."
         )
     if hashlib.sha256(raw).hexdigest() != document.get("arrays_sha256"):
-        raise ValueError(f"`{folder / ARRAYS}` must match its checksum, got other bytes: it is damaged. Save or copy it again.")
+        raise ValueError(
+            f"`{folder / ARRAYS}` must match its checksum, got other bytes: it is damaged. Save or copy it again."
+        )
     try:
         arrays = load_file(folder / ARRAYS)
         one_draw = _rebuild(document["structure"], {name: array[0, 0] for name, array in arrays.items()})
         stacked = jtu.tree_map_with_path(lambda path, _: jnp.asarray(arrays[leaf_name(path)]), one_draw)
         return stacked, document["meta"]
     except (SafetensorError, KeyError, IndexError, TypeError, ValueError) as error:
-        raise ValueError(f"`{folder}` must hold a complete posterior, got {error!r}: it is damaged. Save it again.") from error
+        raise ValueError(
+            f"`{folder}` must hold a complete posterior, got {error!r}: it is damaged. Save it again."
+        ) from error
 
 
 def _describe(node, path: str, arrays: dict):

@@ -1,0 +1,117 @@
+"""`make bench`: what one SGHMC update costs beside its floor, three M x M x B matrix products.
+
+One thread, CPU time, minima over alternating repeats; ratios within one run are what counts on a shared machine.
+"""
+
+import os
+
+os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_multi_thread_eigen=false"
+os.environ["OPENBLAS_NUM_THREADS"] = "1"
+
+import subprocess
+import sys
+import time
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+
+from bsgp import Batch, Target, init_deep_gp
+from bsgp.likelihoods import gaussian
+from bsgp.sghmc import sghmc
+
+UPDATES_PER_CALL = 40
+
+
+def products(M: int, B: int, dtype):
+    """The floor: three M x M x B products, the least that a forward and a backward pass need."""
+    Q = jr.normal(jr.key(0), (M, M), dtype) / M
+    K = jr.normal(jr.key(1), (M, B), dtype)
+    return lambda K: Q @ (Q @ (Q @ K)), K
+
+
+def gradient_step(M: int, B: int, D: int, depth: int, dtype):
+    """One gradient of the joint log joint, applied, so that no two updates are alike."""
+    target, position, batch = _target(M, B, D, depth, dtype)
+
+    def step(carry):
+        position, key = carry
+        key, step_key = jr.split(key)
+        gradient = jax.grad(target.log_joint)(position, batch, step_key)
+        return jax.tree.map(lambda x, g: x + 1e-9 * g, position, gradient), key
+
+    return step, (position, jr.key(2))
+
+
+def sghmc_update(M: int, B: int, D: int, depth: int, dtype):
+    target, position, batch = _target(M, B, D, depth, dtype)
+    sampler = sghmc(target.log_joint, target.num_data, step_size=1e-4)
+
+    def step(carry):
+        state, key = carry
+        key, step_key = jr.split(key)
+        return sampler.burn_in(step_key, state, batch)[0], key
+
+    return step, (sampler.init(position), jr.key(2))
+
+
+def _target(M, B, D, depth, dtype):
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((B, D)).astype(dtype)
+    model = init_deep_gp(X, gaussian(1, dtype), jr.key(0), num_inducing=M, depth=depth)
+    target = Target(model, B)
+    return target, target.unconstrain(model), Batch(jnp.asarray(X), jnp.asarray(np.sin(X[:, :1])))
+
+
+def cpu_milliseconds(programs: dict, num_repeats: int = 9) -> dict[str, float]:
+    """CPU time of one call of each program, the smallest of several alternating repeats."""
+    compiled = {}
+    for name, (step, start) in programs.items():
+        compiled[name] = jax.jit(lambda c, f=step: jax.lax.fori_loop(0, UPDATES_PER_CALL, lambda _, c: f(c), c)), start
+        jax.block_until_ready(compiled[name][0](start))
+    best = dict.fromkeys(programs, np.inf)
+    for _ in range(num_repeats):
+        for name, (run, start) in compiled.items():
+            began = time.process_time()
+            jax.block_until_ready(run(start))
+            best[name] = min(best[name], (time.process_time() - began) / UPDATES_PER_CALL * 1e3)
+    return best
+
+
+def first_step_seconds() -> float:
+    """Import, compile and run the first gradient step in a fresh process: seconds after the import."""
+    code = (
+        "import jax; jax.config.update('jax_enable_x64', True);"
+        "import sys, time; sys.path.insert(0, 'benchmarks'); import step; began = time.monotonic();"
+        "f, start = step.gradient_step(100, 1000, 8, 1, 'float64');"
+        "jax.block_until_ready(jax.jit(f)(start)); print(time.monotonic() - began)"
+    )
+    return float(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
+
+
+def main():
+    from rich.console import Console
+    from rich.table import Table
+
+    M, B, D = 100, 1000, 8
+    table = Table(
+        "M=100, B=1000, D=8, one thread", "CPU ms", "x floor", caption="floor: three M x M x B matrix products"
+    )
+    for dtype in ("float64", "float32"):
+        programs = {
+            f"{dtype}: floor": products(M, B, dtype),
+            f"{dtype}: gradient": gradient_step(M, B, D, 1, dtype),
+            f"{dtype}: SGHMC update": sghmc_update(M, B, D, 1, dtype),
+            f"{dtype}: SGHMC update, 2 layers": sghmc_update(M, B, D, 2, dtype),
+        }
+        measured = cpu_milliseconds(programs)
+        for name, value in measured.items():
+            table.add_row(name, f"{value:.2f}", f"{value / measured[f'{dtype}: floor']:.2f}")
+    Console().print(table)
+    print(f"First gradient step in a new process, compilation included: {first_step_seconds():.1f} s after the import.")
+
+
+if __name__ == "__main__":
+    jax.config.update("jax_enable_x64", True)
+    main()

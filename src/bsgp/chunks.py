@@ -1,0 +1,145 @@
+"""What is compiled: chunks of updates for all chains at once, and the states they carry.
+
+Everything here is a pure function of arrays. Chains are stacked along the first axis and mapped over.
+"""
+
+from functools import partial
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import optax
+from jaxtyping import Array, PyTree
+
+from bsgp.model import DeepGP
+from bsgp.plan import Plan
+from bsgp.sghmc import Sampler, State, normal_like, sghmc
+from bsgp.target import Batch, Target
+
+START_STEP_SIZE = 0.01  # the authors'; where it is adapted, a first guess
+
+
+class Chain(NamedTuple):
+    """All that one chain carries from update to update."""
+
+    sampler: State
+    optimised: PyTree
+    optimiser: optax.OptState
+
+
+def scattered_starts(target: Target, key: Array, num_chains: int, spread: float) -> DeepGP:
+    """The model's position once per chain, each moved a little at random."""
+    start = target.unconstrain(target.model)
+
+    def scatter(chain_key):
+        return jax.tree.map(lambda x, z: x + spread * z, start, normal_like(chain_key, start))
+
+    return jax.vmap(scatter)(jr.split(key, num_chains))
+
+
+def stack_draws(target: Target, draws: list[DeepGP], optimised: PyTree) -> DeepGP:
+    """Positions `[C S ...]` of the sampled leaves and `[C ...]` of the optimised ones, as one constrained model."""
+    sampled = jax.tree.map(lambda *chunks: jnp.concatenate(chunks, axis=1), *draws)
+    num_chains, num_draws = jax.tree.leaves(sampled)[0].shape[:2]
+    still = jax.tree.map(lambda x: jnp.broadcast_to(x[:, None], (num_chains, num_draws, *x.shape[1:])), optimised)
+    free, _ = jax.vmap(jax.vmap(target.constrain))(eqx.combine(sampled, still))
+    return free
+
+
+def _rows(data: Batch, rows: Array) -> Batch:
+    return data if rows.size == 0 else Batch(data.X[rows], data.y[rows])
+
+
+def _sampler(target: Target, plan: Plan, optimised: PyTree) -> Sampler:
+    def log_density(sampled, batch, key):
+        return target.log_joint(eqx.combine(sampled, optimised), batch, key)
+
+    return sghmc(
+        log_density,
+        target.num_data,
+        step_size=plan.step_size or START_STEP_SIZE,
+        friction=plan.friction,
+        integrator=plan.integrator,
+    )
+
+
+def init_chains(target: Target, plan: Plan, positions: DeepGP) -> Chain:
+    def init(position):
+        sampled, optimised = target.select(position, "sample"), target.select(position, "optimise")
+        optimiser_state = optax.adam(plan.learning_rate).init(optimised)
+        return Chain(_sampler(target, plan, optimised).init(sampled), optimised, optimiser_state)
+
+    return jax.vmap(init)(positions)
+
+
+def _adam_step(target, learning_rate, free, state, rest, batch, key):
+    """One step of Adam on the `free` leaves of a position, up the log joint."""
+
+    def loss(free):
+        return -target.log_joint(eqx.combine(free, rest), batch, key) / target.num_data
+
+    value, gradient = jax.value_and_grad(loss)(free)
+    with jax.numpy_dtype_promotion("standard"):  # optax raises a float to an integer power
+        updates, state = optax.adam(learning_rate).update(gradient, state)
+    return optax.apply_updates(free, updates), state, value * target.num_data
+
+
+@eqx.filter_jit
+def warm_chunk(target, learning_rate, positions, states, keys, data, rows):
+    nothing = target.select(positions)  # every leaf is free here
+
+    def one_chain(position, state, key, rows):
+        def body(carry, at):
+            position, state, key = carry
+            key, step_key = jr.split(key)
+            position, state, energy = _adam_step(
+                target, learning_rate, position, state, nothing, _rows(data, at), step_key
+            )
+            return (position, state, key), energy
+
+        (position, state, _), energy = jax.lax.scan(body, (position, state, key), rows)
+        return position, state, energy
+
+    return jax.vmap(one_chain)(positions, states, keys, rows)
+
+
+@eqx.filter_jit
+def sample_chunk(target, plan, chains, adapts_mass, optimises, keys, data, rows):
+    """Updates of every chain, and the positions after every `plan.thinning` of them.
+
+    Burn-in and draws are one program: `adapts_mass` and `optimises` are flags that it is given, not compiled for.
+    """
+    num_chains, num_updates, batch_size = rows.shape
+    rows = rows.reshape(num_chains, num_updates // plan.thinning, plan.thinning, batch_size)
+
+    def one_update(carry, batch_rows):
+        chain, key = carry
+        key, sample_key, optimise_key = jr.split(key, 3)
+        batch = _rows(data, batch_rows)
+        state, info = _sampler(target, plan, chain.optimised).burn_in(sample_key, chain.sampler, batch)
+        kept = chain.sampler._replace(position=state.position, momentum=state.momentum)
+        state = jax.tree.map(partial(jnp.where, adapts_mass), state, kept)
+        optimised, optimiser = jax.lax.cond(
+            optimises,
+            partial(_optimise, target, plan, state.position, batch, optimise_key),
+            lambda *same: same,
+            chain.optimised,
+            chain.optimiser,
+        )
+        return (Chain(state, optimised, optimiser), key), info
+
+    def one_draw(carry, rows):
+        carry, info = jax.lax.scan(one_update, carry, rows)
+        return carry, (carry[0].sampler.position, info)
+
+    (chains, _), (positions, info) = jax.vmap(partial(jax.lax.scan, one_draw))((chains, keys), rows)
+    return chains, positions, jax.tree.map(lambda x: x.reshape(num_chains, num_updates, *x.shape[3:]), info)
+
+
+def _optimise(target, plan, sampled, batch, key, optimised, optimiser):
+    """One step of Adam on the optimised leaves at the chain's current draw; nothing where there are none."""
+    if not jax.tree.leaves(optimised):
+        return optimised, optimiser
+    return _adam_step(target, plan.learning_rate, optimised, optimiser, sampled, batch, key)[:2]

@@ -1,0 +1,60 @@
+"""Is a chain fit to be trusted? It stops on non-finite numbers, and is flagged where it runs hot or still moves."""
+
+import numpy as np
+
+HOT = 1.15  # a block this much above temperature 1 samples something visibly wider than the posterior
+DRIFT = 4.0  # standard errors between the halves of an energy trace
+
+
+class DivergenceError(RuntimeError):
+    """A chain left the finite numbers."""
+
+
+def check_finite(phase: str, done: int, energy: np.ndarray, blocks: dict[str, np.ndarray]) -> None:
+    """Raise at the first non-finite number of a chunk that began after `done` updates; all arrays are `[C T]`.
+
+    `blocks` holds one number per update for each leaf, non-finite where the leaf is.
+    """
+    finite = np.isfinite(energy)
+    for values in blocks.values():
+        finite = finite & np.isfinite(values)
+    if finite.all():
+        return
+    step = int(np.argmin(finite.all(axis=0)))
+    chain = int(np.argmin(finite[:, step]))
+    where = [name for name, values in blocks.items() if not np.isfinite(values[chain, step])] or ["the energy"]
+    raise DivergenceError(
+        f"Chain {chain} became non-finite at update {done + step} of the {phase}, in {', '.join(where)}. "
+        "Standardise X and y, lower `step_size` or `learning_rate`, or raise `jitter`."
+    )
+
+
+def temperature_warnings(temperature: dict[str, np.ndarray], error: dict[str, float]) -> list[str]:
+    """For blocks whose mean temperature `[C]` is too high by more than two of its standard errors."""
+    return [
+        f"Chain {chain} runs hot: {name} has temperature {heat[chain]:.2f} where 1 is right. "
+        "Its draws are too wide; lower `step_size` or raise `batch_size`."
+        for name, heat in temperature.items()
+        for chain in np.flatnonzero(heat - 2.0 * error[name] > HOT)
+    ]
+
+
+def drift_warnings(energy: np.ndarray) -> list[str]:
+    """For chains whose energies `[C T]` during the draws differ between halves."""
+    if energy.shape[1] < 200:
+        return []
+    return [
+        f"Chain {chain} still moves: its energy {'falls' if drift < 0 else 'rises'} during the draws "
+        f"({abs(drift):.1f} standard errors between halves). Raise `burn_in`."
+        for chain, drift in enumerate(_energy_drift(energy))
+        if abs(drift) > DRIFT
+    ]
+
+
+def _energy_drift(energy: np.ndarray, num_blocks: int = 20) -> np.ndarray:
+    """Second half less first half of each chain's energies, in standard errors from means over blocks."""
+    usable = energy.shape[1] // num_blocks * num_blocks
+    blocks = energy[:, :usable].reshape(energy.shape[0], num_blocks, -1).mean(axis=2)
+    first, second = np.split(blocks, 2, axis=1)
+    error = np.sqrt((first.var(axis=1, ddof=1) + second.var(axis=1, ddof=1)) / (num_blocks // 2))
+    return (second.mean(axis=1) - first.mean(axis=1)) / np.maximum(error, 1e-300)
