@@ -108,7 +108,11 @@ def test_ctrl_c_returns_what_was_drawn(getkey):
         if phase == "draws" and done >= 100:
             signal.raise_signal(signal.SIGINT)
 
-    run = sample(target, X, y, getkey(), plan=plan, report=interrupt)
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)  # jobs in the background ignore the signal
+    try:
+        run = sample(target, X, y, getkey(), plan=plan, report=interrupt)
+    finally:
+        signal.signal(signal.SIGINT, handler)
     assert run.interrupted
     assert 10 <= run.model.layers[0].Z.shape[1] < 40
 
