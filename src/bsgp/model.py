@@ -7,9 +7,10 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from bsgp.checks import check_count, check_matrix
+from bsgp.fastpath import inverse_lower, row_blocks, sparse_conditional
 from bsgp.kernels import RBF, AbstractKernel, stationary
 from bsgp.likelihoods import AbstractLikelihood
-from bsgp.numerics import Marginals, add_jitter, inverse_lower, relative_jitter, sparse_conditional
+from bsgp.numerics import Marginals, add_jitter, relative_jitter
 
 KMEANS_MAX_ROWS = 20_000
 
@@ -30,7 +31,8 @@ class Layer(eqx.Module):
     def conditional(self, X: Float[Array, "N D"]) -> Marginals:
         """`p(f(x) | V, Z, kernel)` for each row alone: mean `A^T V`, variance `k(x, x) - colsum(A * A)`."""
         Kzz = add_jitter(self.kernel(self.Z, self.Z), self.jitter)
-        mean, explained = sparse_conditional(Kzz, self.kernel(self.Z, X), self.V)
+        Kzx = tuple(self.kernel(Z, X) for Z in row_blocks(self.Z))
+        mean, explained = sparse_conditional(Kzz, Kzx, self.V)
         prior = self.kernel.diag(X)
         # rounding may leave a share of the prior below zero; the jitter keeps the exact value above it
         variance = jnp.maximum(prior - explained, float(jnp.finfo(X.dtype).eps) * prior)

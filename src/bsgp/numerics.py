@@ -6,10 +6,8 @@ Shapes: `Kzz [M M]`, `Kzx [M N]`, `V [M P]` whitened, `A = Lz^-1 Kzx [M N]`.
 from functools import lru_cache
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.scipy.linalg import solve_triangular
 from jax.scipy.special import logsumexp
 from jaxtyping import Array, Float
 
@@ -39,45 +37,6 @@ def squared_distance(X: Float[Array, "N D"], X2: Float[Array, "M D"]) -> Float[A
     """`|x - x'|^2` as one matrix product, never below zero."""
     square = jnp.sum(X * X, axis=1)[:, None] + jnp.sum(X2 * X2, axis=1)[None, :]
     return jnp.maximum(square - 2.0 * X @ X2.T, 0.0)
-
-
-def inverse_lower(L: Float[Array, "M M"]) -> Float[Array, "M M"]:
-    """`L^-1` of a lower triangular matrix: M x M work, so that what meets the rows is a plain product."""
-    return solve_triangular(L, jnp.eye(L.shape[0], dtype=L.dtype), lower=True)
-
-
-@jax.custom_vjp
-def sparse_conditional(
-    Kzz: Float[Array, "M M"], Kzx: Float[Array, "M N"], V: Float[Array, "M P"]
-) -> tuple[Float[Array, "N P"], Float[Array, " N"]]:
-    """Mean `A^T V` and explained variance `colsum(A * A)`, with `A = Lz^-1 Kzx` and `Lz Lz^T = Kzz`.
-
-    The gradient is written by hand: two M x M x N products beside the one of the forward pass, where
-    autodiff through `cholesky` and `solve_triangular` needs more passes over the M x N arrays.
-    """
-    return _sparse_conditional_forward(Kzz, Kzx, V)[0]
-
-
-def _sparse_conditional_forward(Kzz, Kzx, V):
-    Lz_inv = inverse_lower(jnp.linalg.cholesky(Kzz))
-    A = Lz_inv @ Kzx
-    return (A.T @ V, jnp.sum(A * A, axis=0)), (Lz_inv, A, V)
-
-
-def _sparse_conditional_backward(residuals, cotangents):
-    Lz_inv, A, V = residuals
-    d_mean, d_explained = cotangents
-    dA = V @ d_mean.T + 2.0 * A * d_explained[None, :]
-    dKzx = Lz_inv.T @ dA
-    # dLz = -tril(Lz^-T dA A^T); pulled back through the Cholesky factorisation the triangles cancel to
-    # dKzz = -sym(Lz^-T Phi(dA A^T) Lz^-1), where Phi keeps the lower triangle and halves the diagonal.
-    inner = dA @ A.T
-    inner = jnp.tril(inner, -1) + 0.5 * jnp.diag(jnp.diag(inner))
-    dKzz = Lz_inv.T @ inner @ Lz_inv
-    return -0.5 * (dKzz + dKzz.T), dKzx, A @ d_mean
-
-
-sparse_conditional.defvjp(_sparse_conditional_forward, _sparse_conditional_backward)
 
 
 @lru_cache
