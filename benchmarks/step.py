@@ -21,7 +21,7 @@ from bsgp import Batch, Target, init_deep_gp
 from bsgp.likelihoods import gaussian
 from bsgp.sghmc import sghmc
 
-UPDATES_PER_CALL = int(os.environ.get("UPC",40))
+UPDATES_PER_CALL = int(os.environ.get("UPC", 40))
 
 
 def products(M: int, B: int, dtype):
@@ -94,7 +94,7 @@ def main():
     from rich.console import Console
     from rich.table import Table
 
-    M, B, D = int(os.environ.get("M",100)), 1000, 8
+    M, B, D = int(os.environ.get("M", 100)), 1000, 8
     table = Table(
         "M=100, B=1000, D=8, one thread", "CPU ms", "x floor", caption="floor: three M x M x B matrix products"
     )

@@ -1,8 +1,5 @@
-import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
-from jax.scipy.linalg import solve_triangular
 from numpy.testing import assert_allclose
 from scipy.spatial.distance import cdist
 
@@ -12,40 +9,8 @@ from bsgp.numerics import (
     log_mean_exp,
     normal_lattice,
     relative_jitter,
-    sparse_conditional,
     squared_distance,
 )
-
-
-def autodiff_conditional(Kzz, Kzx, V):
-    A = solve_triangular(jnp.linalg.cholesky(Kzz), Kzx, lower=True)
-    return A.T @ V, jnp.sum(A * A, axis=0)
-
-
-@pytest.mark.parametrize("num_outputs", [1, 3])
-def test_hand_written_gradient_of_the_conditional_is_autodiffs(rng, num_outputs):
-    M, N = 12, 40
-    root = rng.standard_normal((M, M))
-    arguments = (
-        jnp.asarray(root @ root.T + M * np.eye(M)),
-        jnp.asarray(rng.standard_normal((M, N))),
-        jnp.asarray(rng.standard_normal((M, num_outputs))),
-    )
-    weights = jnp.asarray(rng.standard_normal((N, num_outputs))), jnp.asarray(rng.standard_normal(N))
-
-    def loss(conditional):
-        def value(*arguments):
-            mean, explained = conditional(*arguments)
-            return jnp.sum(weights[0] * mean) + jnp.sum(weights[1] * explained**2)
-
-        return jax.value_and_grad(value, argnums=(0, 1, 2))(*arguments)
-
-    value, gradient = loss(sparse_conditional)
-    expected_value, expected = loss(autodiff_conditional)
-    assert_allclose(value, expected_value, rtol=1e-12)
-    symmetric = (expected[0] + expected[0].T) / 2  # only the symmetric part of d/dKzz means anything
-    for got, want in zip(gradient, (symmetric, *expected[1:]), strict=True):
-        assert_allclose(got, want, rtol=1e-9, atol=1e-9 * np.abs(want).max())
 
 
 def test_squared_distance(rng):

@@ -96,7 +96,8 @@ def test_chunks_do_not_change_predictions(rng, X, getkey, monkeypatch):
         posterior.log_density(X, y, getkey()),
         posterior.predictive_draws(X, getkey()).mean,
     )
-    monkeypatch.setattr(bsgp.posterior, "ROWS_PER_CHUNK", 4)
+    monkeypatch.setattr(bsgp.posterior, "ROWS_PER_TILE", 2)
+    monkeypatch.setattr(bsgp.posterior, "TILES_PER_CHUNK", 2)
     parts = (
         posterior.predict(X, getkey()).mean,
         posterior.log_density(X, y, getkey()),

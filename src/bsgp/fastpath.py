@@ -13,7 +13,7 @@ from jaxtyping import Array, Float
 Blocks = dict[tuple[int, int], Array]
 """A matrix cut into blocks, by block row and column; what is not there is zero."""
 
-LARGEST_DIRECT_INVERSE = 128
+LARGEST_DIRECT_INVERSE = 32
 
 
 def block_edges(size: int) -> list[int]:
@@ -49,7 +49,8 @@ def _column(blocks: list[Array] | tuple[Array, ...]) -> Blocks:
 
 
 def _transpose(blocks: Blocks) -> Blocks:
-    return {(j, i): block.T for (i, j), block in blocks.items()}
+    # the barrier has the small blocks transposed for good: folded into the products they would slow each one down
+    return {(j, i): jax.lax.optimization_barrier(block.T) for (i, j), block in blocks.items()}
 
 
 def _multiply(left: Blocks, right: Blocks) -> Blocks:
@@ -77,12 +78,21 @@ def sparse_conditional(
     return _conditional_forward(Kzz, Kzx, V)[0]
 
 
+def whitened_cross(Lz_inv: Float[Array, "M M"], Kzx: tuple[Float[Array, "_ N"], ...]) -> list[Float[Array, "_ N"]]:
+    """`A = Lz^-1 Kzx`, in row blocks."""
+    return list(_multiply(_lower_blocks(Lz_inv), _column(Kzx)).values())
+
+
+def moments(A: list[Float[Array, "_ N"]], V: Float[Array, "M P"]) -> tuple[Float[Array, "N P"], Float[Array, " N"]]:
+    """`A^T V` and `colsum(A * A)`."""
+    mean = sum(v.T @ a for a, v in zip(A, row_blocks(V), strict=True)).T  # `a.T @ v` would copy `a` to transpose it
+    return mean, sum(jnp.sum(a * a, axis=0) for a in A)
+
+
 def _conditional_forward(Kzz, Kzx, V):
     Lz_inv = inverse_lower(jnp.linalg.cholesky(Kzz))
-    A = list(_multiply(_lower_blocks(Lz_inv), _column(Kzx)).values())
-    mean = sum(a.T @ v for a, v in zip(A, row_blocks(V), strict=True))
-    explained = sum(jnp.sum(a * a, axis=0) for a in A)
-    return (mean, explained), (Lz_inv, A, V)
+    A = whitened_cross(Lz_inv, Kzx)
+    return moments(A, V), (Lz_inv, A, V)
 
 
 def _conditional_backward(residuals, cotangents):
@@ -134,7 +144,7 @@ def _rbf_backward(residuals, dK):
     first, second, total = sums[:, :num_dims], sums[:, num_dims:-1], sums[:, -1:]
     squared = jnp.sum(total * X * X - 2.0 * X * first + second, axis=0)  # sum of G (x_d - x'_d)^2
     dX = (first - total * X) / (lengthscales**2)[None, :]
-    dX2 = (G.T @ X - jnp.sum(G, axis=0)[:, None] * X2) / (lengthscales**2)[None, :]
+    dX2 = ((X.T @ G).T - jnp.sum(G, axis=0)[:, None] * X2) / (lengthscales**2)[None, :]
     return dX, dX2, squared / lengthscales**3, jnp.sum(total) / variance
 
 

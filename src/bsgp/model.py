@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from bsgp.checks import check_count, check_matrix
-from bsgp.fastpath import inverse_lower, row_blocks, sparse_conditional
+from bsgp.fastpath import inverse_lower, moments, row_blocks, sparse_conditional, whitened_cross
 from bsgp.kernels import RBF, AbstractKernel, stationary
 from bsgp.likelihoods import AbstractLikelihood
 from bsgp.numerics import Marginals, add_jitter, relative_jitter
@@ -28,20 +28,31 @@ class Layer(eqx.Module):
     W: Float[Array, "D P"] | None
     jitter: float = eqx.field(static=True)
 
-    def conditional(self, X: Float[Array, "N D"]) -> Marginals:
-        """`p(f(x) | V, Z, kernel)` for each row alone: mean `A^T V`, variance `k(x, x) - colsum(A * A)`."""
-        Kzz = add_jitter(self.kernel(self.Z, self.Z), self.jitter)
+    def conditional(self, X: Float[Array, "N D"], factor: Float[Array, "M M"] | None = None) -> Marginals:
+        """`p(f(x) | V, Z, kernel)` for each row alone: mean `A^T V`, variance `k(x, x) - colsum(A * A)`.
+
+        `factor` is `self.factor()`, for callers who have many rows and no need of gradients.
+        """
         Kzx = tuple(self.kernel(Z, X) for Z in row_blocks(self.Z))
-        mean, explained = sparse_conditional(Kzz, Kzx, self.V)
+        if factor is None:
+            mean, explained = sparse_conditional(self._Kzz(), Kzx, self.V)
+        else:
+            mean, explained = moments(whitened_cross(factor, Kzx), self.V)
         prior = self.kernel.diag(X)
         # rounding may leave a share of the prior below zero; the jitter keeps the exact value above it
         variance = jnp.maximum(prior - explained, float(jnp.finfo(X.dtype).eps) * prior)
         return Marginals(self._add_mean(mean, X), jnp.broadcast_to(variance[:, None], mean.shape))
 
+    def factor(self) -> Float[Array, "M M"]:
+        """`Lz^-1`, which does not depend on the rows."""
+        return inverse_lower(jnp.linalg.cholesky(self._Kzz()))
+
+    def _Kzz(self) -> Float[Array, "M M"]:
+        return add_jitter(self.kernel(self.Z, self.Z), self.jitter)
+
     def joint(self, X: Float[Array, "N D"]) -> tuple[Float[Array, "N P"], Float[Array, "N N"]]:
         """The same with the covariance between rows, shared by the outputs. N x N memory."""
-        Kzz = add_jitter(self.kernel(self.Z, self.Z), self.jitter)
-        A = inverse_lower(jnp.linalg.cholesky(Kzz)) @ self.kernel(self.Z, X)
+        A = self.factor() @ self.kernel(self.Z, X)
         return self._add_mean(A.T @ self.V, X), self.kernel(X, X) - A.T @ A
 
     def sample_joint(self, X: Float[Array, "N D"], key: Array) -> Float[Array, "N P"]:
@@ -70,13 +81,18 @@ class DeepGP(eqx.Module):
     def num_inputs(self) -> int:
         return self.layers[0].Z.shape[-1]
 
-    def propagate(self, X: Float[Array, "N D"], key: Array) -> Marginals:
+    def propagate(self, X: Float[Array, "N D"], key: Array, factors: tuple[Array, ...] | None = None) -> Marginals:
         """Marginals of the last layer: hidden layers by one draw per row and output, the last one exactly."""
-        *hidden, last = self.layers
-        for layer, layer_key in zip(hidden, jr.split(key, len(hidden)) if hidden else (), strict=True):
-            f = layer.conditional(X)
+        factors_or_none = factors or (None,) * self.depth
+        keys = jr.split(key, self.depth - 1) if self.depth > 1 else ()
+        for layer, factor, layer_key in zip(self.layers[:-1], factors_or_none[:-1], keys, strict=True):
+            f = layer.conditional(X, factor)
             X = f.mean + jnp.sqrt(f.variance) * jr.normal(layer_key, f.mean.shape, f.mean.dtype)
-        return last.conditional(X)
+        return self.layers[-1].conditional(X, factors_or_none[-1])
+
+    def factors(self) -> tuple[Float[Array, "M M"], ...]:
+        """Each layer's `factor`, for `propagate`."""
+        return tuple(layer.factor() for layer in self.layers)
 
     def sample_function(self, X: Float[Array, "N D"], key: Array) -> Float[Array, "N P"]:
         """One function drawn from every layer's joint conditional, at all rows of X together."""

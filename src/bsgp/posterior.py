@@ -19,7 +19,8 @@ from bsgp.numerics import Marginals, log_mean_exp
 from bsgp.storage import load_stacked, save_stacked
 from bsgp.target import leaf_name
 
-ROWS_PER_CHUNK = 2_048
+ROWS_PER_TILE = 1_024  # M x rows arrays of this many mostly stay in the cache
+TILES_PER_CHUNK = 4
 MAX_JOINT_ROWS = 5_000
 NUM_BISECTIONS = 60
 
@@ -144,15 +145,19 @@ class Posterior(eqx.Module):
         return check_matrix("X", X, columns=self.model.num_inputs).astype(dtype)
 
     def _by_rows(self, function: Callable, key: Array, X, *columns, axis: int = 0, **options):
-        """`function(model, key, X, *columns)` over chunks of rows, joined along `axis` of its results."""
+        """`function(model, tiles, key, X, *columns)` over chunks of rows, joined along `axis` of its results."""
         X = self._check_inputs(X)
         inputs = [X, *(np.asarray(c, X.dtype) for c in columns)]
-        flat, chunk = self._flat(), min(ROWS_PER_CHUNK, X.shape[0])
-        pieces = []
-        for index, start in enumerate(range(0, X.shape[0], chunk)):
+        num_rows = X.shape[0]
+        num_tiles = -(-num_rows // ROWS_PER_TILE)
+        num_chunks = -(-num_tiles // TILES_PER_CHUNK)
+        tiles = -(-num_tiles // num_chunks)  # of each chunk; all alike, so that one program serves
+        chunk = tiles * -(-num_rows // (num_chunks * tiles))
+        flat, pieces = self._flat(), []
+        for index, start in enumerate(range(0, num_rows, chunk)):
             rows = [_pad_rows(a[start : start + chunk], chunk) for a in inputs]
-            result = function(flat, jr.fold_in(key, index), *rows, **options)
-            keep = (slice(None),) * axis + (slice(0, min(chunk, X.shape[0] - start)),)
+            result = function(flat, tiles, jr.fold_in(key, index), *rows, **options)
+            keep = (slice(None),) * axis + (slice(0, min(chunk, num_rows - start)),)
             pieces.append(jax.tree.map(lambda r, keep=keep: np.asarray(r[keep]), result))
         return jax.tree.map(lambda *parts: np.concatenate(parts, axis=axis), *pieces)
 
@@ -163,40 +168,48 @@ def _pad_rows(array: np.ndarray, num_rows: int) -> Array:
     return jnp.asarray(array if missing == 0 else np.concatenate([array, np.repeat(array[:1], missing, axis=0)]))
 
 
-def _map_draws(function: Callable, model: DeepGP, key: Array):
-    """`function(model_s, key_s)` for every draw, one after the other: M x N arrays exist for one draw at a time."""
-    keys = jr.split(key, model.layers[0].Z.shape[0])
-    return jax.lax.map(lambda at: function(*at), (model, keys))
+def _map_draws(function: Callable, model: DeepGP, tiles: int, key: Array, X: Array):
+    """`function(draw, f)` for every draw, one after the other, with `f` its latent marginals at X.
+
+    A draw is factorised once and X passes through it in tiles: M x rows arrays exist for one tile of one draw.
+    """
+
+    def one_draw(at):
+        draw, draw_key = at
+        factors = draw.factors()
+        split = X.reshape(tiles, -1, X.shape[1]), jr.split(draw_key, tiles)
+        f = jax.lax.map(lambda tile: draw.propagate(*tile, factors), split)
+        return function(draw, jax.tree.map(lambda a: a.reshape(X.shape[0], -1), f))
+
+    return jax.lax.map(one_draw, (model, jr.split(key, model.layers[0].Z.shape[0])))
 
 
 @eqx.filter_jit
-def _per_draw_moments(model, key, X):
-    return tuple(_map_draws(lambda draw, k: draw.likelihood.predict(draw.propagate(X, k)), model, key))
+def _per_draw_moments(model, tiles, key, X):
+    return tuple(_map_draws(lambda draw, f: draw.likelihood.predict(f), model, tiles, key, X))
 
 
 @eqx.filter_jit
-def _mixture_moments(model, key, X):
-    mean, variance = _per_draw_moments(model, key, X)
+def _mixture_moments(model, tiles, key, X):
+    mean, variance = _per_draw_moments(model, tiles, key, X)
     return jnp.mean(mean, axis=0), jnp.mean(variance, axis=0) + jnp.var(mean, axis=0)
 
 
 @eqx.filter_jit
-def _mixture_log_density(model, key, X, y):
-    def one(draw, draw_key):
-        return draw.likelihood.log_expected_prob(y, draw.propagate(X, draw_key))
-
-    return log_mean_exp(_map_draws(one, model, key), axis=0)
+def _mixture_log_density(model, tiles, key, X, y):
+    each = _map_draws(lambda draw, f: draw.likelihood.log_expected_prob(y, f), model, tiles, key, X)
+    return log_mean_exp(each, axis=0)
 
 
 @eqx.filter_jit
-def _mixture_cdf(model, key, X, y):
-    return jnp.mean(_map_draws(lambda draw, k: draw.likelihood.cdf(y, draw.propagate(X, k)), model, key), axis=0)
+def _mixture_cdf(model, tiles, key, X, y):
+    return jnp.mean(_map_draws(lambda draw, f: draw.likelihood.cdf(y, f), model, tiles, key, X), axis=0)
 
 
 @eqx.filter_jit
-def _mixture_quantiles(model, key, X, levels):
+def _mixture_quantiles(model, tiles, key, X, levels):
     """Bisection of the mixture's distribution function, from a bracket of 40 standard deviations."""
-    latent = _map_draws(lambda draw, k: draw.propagate(X, k), model, key)  # [S N P]
+    latent = _map_draws(lambda draw, f: f, model, tiles, key, X)  # [S N P]
     likelihoods = model.likelihood
 
     def mixture_cdf(y):
