@@ -5,6 +5,9 @@ The floor of a gradient step is three M x M x N products: `A = Lz^-1 Kzx` on the
 zeros, and no M x N array is passed over more often than it must be. Tests hold both functions to autodiff.
 """
 
+from functools import reduce
+from itertools import pairwise
+
 import jax
 import jax.numpy as jnp
 from jax.scipy.linalg import solve_triangular
@@ -24,7 +27,7 @@ def block_edges(size: int) -> list[int]:
 
 def row_blocks(matrix: Float[Array, "M N"]) -> tuple[Float[Array, "m N"], ...]:
     edges = block_edges(matrix.shape[0])
-    return tuple(matrix[start:stop] for start, stop in zip(edges[:-1], edges[1:], strict=True))
+    return tuple(matrix[start:stop] for start, stop in pairwise(edges))
 
 
 def inverse_lower(L: Float[Array, "M M"]) -> Float[Array, "M M"]:
@@ -40,7 +43,7 @@ def inverse_lower(L: Float[Array, "M M"]) -> Float[Array, "M M"]:
 
 def _lower_blocks(L: Float[Array, "M M"]) -> Blocks:
     edges = block_edges(L.shape[0])
-    spans = list(zip(edges[:-1], edges[1:], strict=True))
+    spans = list(pairwise(edges))
     return {(i, j): L[a:b, c:d] for i, (a, b) in enumerate(spans) for j, (c, d) in enumerate(spans) if j <= i}
 
 
@@ -85,8 +88,8 @@ def whitened_cross(Lz_inv: Float[Array, "M M"], Kzx: tuple[Float[Array, "_ N"], 
 
 def moments(A: list[Float[Array, "_ N"]], V: Float[Array, "M P"]) -> tuple[Float[Array, "N P"], Float[Array, " N"]]:
     """`A^T V` and `colsum(A * A)`."""
-    mean = sum(v.T @ a for a, v in zip(A, row_blocks(V), strict=True)).T  # `a.T @ v` would copy `a` to transpose it
-    return mean, sum(jnp.sum(a * a, axis=0) for a in A)
+    means = [v.T @ a for a, v in zip(A, row_blocks(V), strict=True)]  # `a.T @ v` would copy `a` to transpose it
+    return reduce(jnp.add, means).T, reduce(jnp.add, [jnp.sum(a * a, axis=0) for a in A])
 
 
 def _conditional_forward(Kzz, Kzx, V):
