@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 READY = $(VENV)/.ready
 
-.PHONY: demo test test-slow lint bench clean
+.PHONY: demo test test-slow lint bench bench-peers clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -29,5 +29,24 @@ lint: $(READY)
 bench: $(READY)
 	$(BIN)/python benchmarks/step.py
 
+# Peers pin each other's dependencies, so each family has an environment of its own. torch 2.13.0 has a CPU build.
+.venv-peers-torch/.ready:
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check torch==2.13.0 gpytorch==1.15.2
+	touch $@
+
+.venv-peers-tf/.ready:
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check 'numpy<2' gpflow==2.11.2 gpflux==0.4.5
+	touch $@
+
+.venv-peers-jax/.ready:
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check gpjax==1.0.0
+	touch $@
+
+bench-peers: $(READY) .venv-peers-torch/.ready .venv-peers-tf/.ready .venv-peers-jax/.ready
+	$(BIN)/python benchmarks/peers.py
+
 clean:
-	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-peers-* .pytest_cache .ruff_cache .hypothesis

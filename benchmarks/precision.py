@@ -30,7 +30,7 @@ PLAN = Plan(warm_start=2_000, burn_in=10_000, num_draws=256, thinning=32)
 def fold(name: str, index: int = 0):
     """The authors' split: train X, y, test X, y, in original units."""
     table = np.loadtxt(DATA / f"{name}.csv.gz", delimiter=",", skiprows=1)
-    order = np.random.RandomState(index).permutation(len(table))  # noqa: NPY002 - the authors' generator
+    order = np.random.RandomState(index).permutation(len(table))
     num_test = -(-len(table) // 5)
     test, train = table[order[:num_test]], table[order[num_test:]]
     P = NUM_TARGETS[name]
