@@ -111,7 +111,7 @@ def gpytorch_worker(dtype):
         with torch.no_grad():
             for part in X_new.split(2_000):
                 f = sparse(part)
-                f.mean, f.variance
+                _ = f.mean, f.variance
 
     return result | {"predict": cpu_ms(predict, 3)}
 
@@ -171,7 +171,7 @@ def gpjax_worker(dtype):
     import jax.numpy as jnp
     import optax
 
-    X, y, Z, X_new = (jnp.asarray(a) for a in data(dtype))
+    X, y, Z, _ = (jnp.asarray(a) for a in data(dtype))
     prior = gpx.gps.Prior(mean_function=gpx.mean_functions.Zero(), kernel=gpx.kernels.RBF(lengthscale=jnp.ones(D)))
     q = gpx.variational_families.WhitenedVariationalGaussian(
         model=prior * gpx.likelihoods.Gaussian(), inducing_inputs=Z
@@ -219,7 +219,7 @@ def bsgp_worker(dtype):
     jax.config.update("jax_enable_x64", True)
     from bsgp import Posterior
     from bsgp.likelihoods import gaussian
-    from step import UPDATES_PER_CALL, cpu_milliseconds, init_deep_gp, products, sghmc_update
+    from step import cpu_milliseconds, init_deep_gp, products, sghmc_update
 
     measured = cpu_milliseconds(
         {
@@ -229,7 +229,6 @@ def bsgp_worker(dtype):
         },
         REPEATS,
     )
-    assert UPDATES_PER_CALL > 1
     X, _, _, X_new = data(dtype)
     model = init_deep_gp(X, gaussian(1, dtype), jr.key(0), num_inducing=M)
     for draws in (1, 16, 256):

@@ -1,12 +1,14 @@
-"""`make bench`: what one SGHMC update costs beside its floor, three M x M x B matrix products.
+"""What one SGHMC update costs beside its floor, three M x M x B matrix products. Part of `make bench`.
 
 One thread, CPU time, minima over alternating repeats; ratios within one run are what counts on a shared machine.
 """
 
 import os
 
-os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_multi_thread_eigen=false"
-os.environ["OPENBLAS_NUM_THREADS"] = "1"
+THREADS = os.environ.get("BENCH_THREADS", "1")
+if THREADS == "1":
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_multi_thread_eigen=false"
+os.environ["OPENBLAS_NUM_THREADS"] = THREADS
 
 import subprocess
 import sys
@@ -21,7 +23,7 @@ from bsgp import Batch, Target, init_deep_gp
 from bsgp.likelihoods import gaussian
 from bsgp.sghmc import sghmc
 
-UPDATES_PER_CALL = int(os.environ.get("UPC", 40))
+UPDATES_PER_CALL = 40
 
 
 def products(M: int, B: int, dtype):
@@ -64,18 +66,18 @@ def _target(M, B, D, depth, dtype):
     return target, target.unconstrain(model), Batch(jnp.asarray(X), jnp.asarray(np.sin(X[:, :1])))
 
 
-def cpu_milliseconds(programs: dict, num_repeats: int = 9) -> dict[str, float]:
+def cpu_milliseconds(programs: dict, num_repeats: int = 9, calls: int = UPDATES_PER_CALL) -> dict[str, float]:
     """CPU time of one call of each program, the smallest of several alternating repeats."""
     compiled = {}
     for name, (step, start) in programs.items():
-        compiled[name] = jax.jit(lambda c, f=step: jax.lax.fori_loop(0, UPDATES_PER_CALL, lambda _, c: f(c), c)), start
+        compiled[name] = jax.jit(lambda c, f=step: jax.lax.fori_loop(0, calls, lambda _, c: f(c), c)), start
         jax.block_until_ready(compiled[name][0](start))
     best = dict.fromkeys(programs, np.inf)
     for _ in range(num_repeats):
         for name, (run, start) in compiled.items():
             began = time.process_time()
             jax.block_until_ready(run(start))
-            best[name] = min(best[name], (time.process_time() - began) / UPDATES_PER_CALL * 1e3)
+            best[name] = min(best[name], (time.process_time() - began) / calls * 1e3)
     return best
 
 
@@ -94,20 +96,18 @@ def main():
     from rich.console import Console
     from rich.table import Table
 
-    M, B, D = int(os.environ.get("M", 100)), 1000, 8
-    table = Table(
-        "M=100, B=1000, D=8, one thread", "CPU ms", "x floor", caption="floor: three M x M x B matrix products"
-    )
-    for dtype in ("float64", "float32"):
+    B, D = 1000, 8
+    table = Table("B=1000, D=8, one thread", "CPU ms", "x floor", caption="floor: three M x M x B matrix products")
+    for M, dtype in ((100, "float64"), (100, "float32"), (500, "float64"), (500, "float32")):
         programs = {
-            f"{dtype}: floor": products(M, B, dtype),
-            f"{dtype}: gradient": gradient_step(M, B, D, 1, dtype),
-            f"{dtype}: SGHMC update": sghmc_update(M, B, D, 1, dtype),
-            f"{dtype}: SGHMC update, 2 layers": sghmc_update(M, B, D, 2, dtype),
+            "floor": products(M, B, dtype),
+            "gradient": gradient_step(M, B, D, 1, dtype),
+            "SGHMC update": sghmc_update(M, B, D, 1, dtype),
+            "SGHMC update, 2 layers": sghmc_update(M, B, D, 2, dtype),
         }
-        measured = cpu_milliseconds(programs)
+        measured = cpu_milliseconds(programs, calls=UPDATES_PER_CALL if M == 100 else 4)
         for name, value in measured.items():
-            table.add_row(name, f"{value:.2f}", f"{value / measured[f'{dtype}: floor']:.2f}")
+            table.add_row(f"M={M}, {dtype}: {name}", f"{value:.2f}", f"{value / measured['floor']:.2f}")
     Console().print(table)
     print(f"First gradient step in a new process, compilation included: {first_step_seconds():.1f} s after the import.")
 

@@ -225,3 +225,20 @@ def test_diagnostics_of_a_posterior_and_arviz(getkey):
     assert posterior.rhat().keys() == posterior.ess().keys() == set(tree.posterior.data_vars)
     assert posterior.predictive_rhat(X, getkey()).shape == (30, 1)
     assert (posterior.predictive_ess(X, getkey()) > 0).all()
+
+
+def test_thinning_keeps_draws_of_every_chain_and_says_what_it_costs(rng, X, getkey):
+    posterior, y = gaussian_posterior(rng), rng.standard_normal((11, 1))
+    thinned = posterior.thin(4, X, y, getkey_once := getkey())
+    assert thinned.posterior.num_draws * thinned.posterior.num_chains == 4
+    all_Z = np.asarray(posterior.model.layers[0].Z)
+    kept = np.asarray(thinned.posterior.model.layers[0].Z)[0]
+    chains = [int(np.argmax([(all_Z[c] == z).all(axis=(1, 2)).any() for c in range(NUM_CHAINS)])) for z in kept]
+    assert sorted(set(chains)) == [0, 1]
+    density = thinned.posterior.log_density(X, y, jax.random.clone(getkey_once))
+    assert_allclose(thinned.mnll, -density.mean())
+    assert_allclose(thinned.cost, thinned.mnll + posterior.log_density(X, y, getkey()).mean())
+    everything = posterior.thin(12, X, y, getkey())
+    assert_allclose(everything.cost, 0.0, atol=1e-12)
+    with pytest.raises(ValueError, match="at most the 12"):
+        posterior.thin(13, X, y, getkey())

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -92,6 +93,21 @@ class Posterior(eqx.Module):
         picked = jr.choice(pick_key, total, (num,), replace=num > total)
         return np.asarray(_sample_functions(self._flat(picked), jnp.asarray(X), jr.split(sample_key, num)))
 
+    def thin(self, num_draws: int, X, y, key: Array) -> "Thinned":
+        """Keep `num_draws` in all, evenly spaced over the chains' lengths, and say what that costs in MNLL on `X, y`.
+
+        Prediction costs in proportion to draws. Rows that were not trained on give the honest figure.
+        """
+        total = self.num_chains * self.num_draws
+        if check_count("num_draws", num_draws) > total:
+            raise ValueError(f"`num_draws` must be at most the {total} that there are, got {num_draws}. Lower it.")
+        # draws in order of time, chains side by side: even spacing then takes every chain and every part of it
+        order = np.arange(total).reshape(self.num_chains, self.num_draws).T.ravel()
+        picked = order[np.round(np.linspace(0, total - 1, num_draws)).astype(int)]
+        few = Posterior(jax.tree.map(lambda x: x[None], self._flat(jnp.asarray(np.sort(picked)))))
+        before, after = (float(-np.mean(p.log_density(X, y, key))) for p in (self, few))
+        return Thinned(few, before, after)
+
     def rhat(self) -> dict[str, np.ndarray]:
         """R-hat of every parameter, by name. Predictions are the better judge: permuting Z changes nothing there."""
         return {name: rhat(draws) for name, draws in self._named_draws().items()}
@@ -160,6 +176,18 @@ class Posterior(eqx.Module):
             keep = (slice(None),) * axis + (slice(0, min(chunk, num_rows - start)),)
             pieces.append(jax.tree.map(lambda r, keep=keep: np.asarray(r[keep]), result))
         return jax.tree.map(lambda *parts: np.concatenate(parts, axis=axis), *pieces)
+
+
+class Thinned(NamedTuple):
+    """Fewer draws, on one chain's axis, and the MNLL (in the units of y as given) with all draws and with these."""
+
+    posterior: Posterior
+    mnll_of_all: float
+    mnll: float
+
+    @property
+    def cost(self) -> float:
+        return self.mnll - self.mnll_of_all
 
 
 def _pad_rows(array: np.ndarray, num_rows: int) -> Array:
