@@ -4,6 +4,7 @@ Writes results/scaling.csv and docs/figures/scaling.png. CPU milliseconds, minim
 """
 
 import csv
+import json
 import os
 import subprocess
 import sys
@@ -45,11 +46,12 @@ def measure(M: int, B: int, layers: int, chains: int, threads: int, dtype: str) 
 
 
 def in_a_process(setting: dict) -> dict[str, float]:
-    code = f"import sys; sys.path.insert(0, {str(ROOT / 'benchmarks')!r}); import json, scaling; print(json.dumps(scaling.measure(**{setting!r})))"
+    code = (
+        f"import sys; sys.path.insert(0, {str(ROOT / 'benchmarks')!r}); import json, scaling;"
+        f"print(json.dumps(scaling.measure(**{setting!r})))"
+    )
     environment = {**os.environ, "BENCH_THREADS": str(setting["threads"])}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
-    import json
-
     return json.loads(done.stdout.strip().splitlines()[-1])
 
 
