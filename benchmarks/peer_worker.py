@@ -13,6 +13,7 @@ os.environ["TF_NUM_INTEROP_THREADS"] = "1"
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 os.environ["TF_USE_LEGACY_KERAS"] = "1"  # GPflux is written for Keras 2
 os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false"
+os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
 
 import json
 import sys

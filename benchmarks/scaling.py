@@ -39,10 +39,9 @@ def measure(M: int, B: int, layers: int, chains: int, threads: int, dtype: str) 
     else:
         keys = jr.key(2)
     calls = max(2, int(40 * (100 / M) ** 2 * 1000 / B / layers / chains))
-    began = time.monotonic(), time.process_time()
-    result = cpu_milliseconds({"floor": products(M, B, dtype), "update": (step, (state, keys))}, 5, calls)
-    wall, cpu = time.monotonic() - began[0], time.process_time() - began[1]
-    return result | {"cpu over wall": cpu / wall}
+    update = (step, (state, keys))
+    result = cpu_milliseconds({"floor": products(M, B, dtype), "update": update}, 5, calls)
+    return result | {"update, wall": cpu_milliseconds({"wall": update}, 5, calls, clock=time.monotonic)["wall"]}
 
 
 def in_a_process(setting: dict) -> dict[str, float]:
@@ -55,22 +54,31 @@ def in_a_process(setting: dict) -> dict[str, float]:
     return json.loads(done.stdout.strip().splitlines()[-1])
 
 
-def main():
-    rows = []
-    for axis, values in SWEEPS.items():
-        for value in values:
+def main(axes: list[str]):
+    """Measure the named axes again and keep the rest of what is in the CSV."""
+    path = ROOT / "results" / "scaling.csv"
+    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout.strip()
+    rows = [row for row in _read(path) if row["axis"] not in axes] if path.exists() else []
+    for axis in axes:
+        for value in SWEEPS[axis]:
             for dtype in ("float64", "float32"):
                 setting = {**DEFAULTS, axis: value, "dtype": dtype}
-                rows.append({"axis": axis, **setting, **in_a_process(setting)})
+                rows.append({"axis": axis, **setting, **in_a_process(setting), "commit": commit})
                 print({k: round(v, 3) if isinstance(v, float) else v for k, v in rows[-1].items()}, flush=True)
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout.strip()
-    with open(ROOT / "results" / "scaling.csv", "w", newline="") as file:
-        writer = csv.DictWriter(file, [*rows[0], "commit"])
+    with open(path, "w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
         writer.writeheader()
-        writer.writerows(
-            {**{k: round(v, 4) if isinstance(v, float) else v for k, v in r.items()}, "commit": commit} for r in rows
-        )
+        writer.writerows({k: round(v, 4) if isinstance(v, float) else v for k, v in row.items()} for row in rows)
     figure(rows)
+
+
+def _read(path: Path) -> list[dict]:
+    def number(text):
+        return int(text) if text.isdigit() else float(text)
+
+    with open(path, newline="") as file:
+        text = ("axis", "dtype", "commit")
+        return [{k: v if k in text else number(v) for k, v in row.items()} for row in csv.DictReader(file)]
 
 
 def figure(rows):
@@ -106,4 +114,4 @@ def figure(rows):
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:] or list(SWEEPS))
