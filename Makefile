@@ -28,6 +28,7 @@ lint: $(READY)
 
 bench: $(READY)
 	$(BIN)/python benchmarks/step.py
+	$(BIN)/python benchmarks/prediction.py
 	$(BIN)/python benchmarks/scaling.py
 
 # Peers pin each other's dependencies, so each family has an environment of its own. torch 2.13.0 has a CPU build.
