@@ -79,6 +79,12 @@ def test_rows_and_columns_must_match(getkey):
         sample(target, X, y, getkey(), plan=TINY, num_chains=0)
 
 
+def test_something_must_be_sampled(getkey):
+    target, X, y = tiny_target(num_rows=20, treatment=dict.fromkeys(("u", "Z", "theta", "noise"), "optimise"))
+    with pytest.raises(ValueError, match="at least one block"):
+        sample(target, X, y, getkey(), plan=TINY)
+
+
 @pytest.mark.parametrize(
     ("likelihood", "y", "message"),
     [

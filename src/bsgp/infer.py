@@ -69,6 +69,11 @@ def sample(
     X = check_matrix("X", X, columns=target.model.num_inputs, rows=target.num_data)
     y = target.model.likelihood.check_targets(check_matrix("y", y, rows=X.shape[0]))
     check_count("num_chains", num_chains)
+    if not jax.tree.leaves(target.select(target.model, "sample")):
+        raise ValueError(
+            f"`treatment` must sample at least one block, got {dict(target.treatment)}. "
+            "Sample u, at least: it is what the predictive distribution is made of."
+        )
     data = Batch(jnp.asarray(X), jnp.asarray(y, jnp.asarray(X).dtype))
     return _Loop(target, data, key, plan, num_chains, report or (lambda *_: None)).run()
 
