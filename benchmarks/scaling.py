@@ -109,6 +109,10 @@ def figure(rows):
         axis.set(xlabel={"M": "inducing points M", "B": "batch B"}.get(name, name), ylabel="CPU ms per update")
         if name in ("M", "B"):
             axis.set(xscale="log", yscale="log")
+            axis.yaxis.set_major_formatter("{x:g}")
+            axis.yaxis.set_minor_formatter("")
+        axis.set_xticks(SWEEPS[name], [str(value) for value in SWEEPS[name]])
+        axis.xaxis.set_minor_formatter("")
         axis.legend(frameon=False, fontsize=7)
     canvas.savefig(ROOT / "docs" / "figures" / "scaling.png", dpi=130)
 
