@@ -228,14 +228,14 @@ def test_diagnostics_of_a_posterior_and_arviz(getkey):
 
 
 def test_thinning_keeps_draws_of_every_chain_and_says_what_it_costs(rng, X, getkey):
-    posterior, y = gaussian_posterior(rng), rng.standard_normal((11, 1))
-    thinned = posterior.thin(4, X, y, getkey_once := getkey())
+    posterior, y, key = gaussian_posterior(rng), rng.standard_normal((11, 1)), getkey()
+    thinned = posterior.thin(4, X, y, key)
     assert thinned.posterior.num_draws * thinned.posterior.num_chains == 4
     all_Z = np.asarray(posterior.model.layers[0].Z)
     kept = np.asarray(thinned.posterior.model.layers[0].Z)[0]
     chains = [int(np.argmax([(all_Z[c] == z).all(axis=(1, 2)).any() for c in range(NUM_CHAINS)])) for z in kept]
     assert sorted(set(chains)) == [0, 1]
-    density = thinned.posterior.log_density(X, y, jax.random.clone(getkey_once))
+    density = thinned.posterior.log_density(X, y, jax.random.clone(key))
     assert_allclose(thinned.mnll, -density.mean())
     assert_allclose(thinned.cost, thinned.mnll + posterior.log_density(X, y, getkey()).mean())
     everything = posterior.thin(12, X, y, getkey())

@@ -68,10 +68,6 @@ class AbstractLikelihood(eqx.Module):
     def sample(self, key: Array, f: Array) -> Array:
         """One y for each latent value."""
 
-    def nearest_target(self, y: Array) -> Array:
-        """The nearest value that y can take: counts are whole numbers."""
-        return jnp.round(y) if isinstance(self, Poisson) else y
-
 
 def expected_log_prob_by_quadrature(likelihood: AbstractLikelihood, y, f: Marginals) -> Array:
     nodes, weights = _quadrature_nodes(f, NUM_QUADRATURE_POINTS)
@@ -366,6 +362,11 @@ def _poisson_mode(y: Array, mean: Array, variance: Array) -> tuple[Array, Array]
     start = jnp.where(variance * (y + 1.0) > 1.0, jnp.log(y + 0.5), mean)
     mode, _ = jax.lax.scan(newton, start, None, length=12)
     return mode, 1.0 / jnp.sqrt(jnp.exp(mode) + 1.0 / variance)
+
+
+def nearest_target(likelihood: AbstractLikelihood, y: Array) -> Array:
+    """The nearest value that y can take: counts are whole numbers."""
+    return jnp.round(y) if isinstance(likelihood, Poisson) else y
 
 
 def gaussian(num_targets: int, dtype, noise_variance: float = 1.0) -> Gaussian:

@@ -15,6 +15,7 @@ from jaxtyping import Array
 from bsgp.checks import check_count, check_matrix
 from bsgp.diagnostics import ess, rhat
 from bsgp.infer import Run
+from bsgp.likelihoods import nearest_target
 from bsgp.model import DeepGP
 from bsgp.numerics import Marginals, log_mean_exp
 from bsgp.storage import load_stacked, save_stacked
@@ -255,7 +256,7 @@ def _mixture_quantiles(model, tiles, key, X, levels):
             return (jnp.where(above, low, middle), jnp.where(above, middle, high)), None
 
         (low, high), _ = jax.lax.scan(halve, (centre - reach, centre + reach), None, length=NUM_BISECTIONS)
-        return likelihoods.nearest_target(0.5 * (low + high))
+        return nearest_target(likelihoods, 0.5 * (low + high))
 
     return jnp.moveaxis(jax.lax.map(bisect, jnp.asarray(levels, X.dtype)), 0, -1)
 
