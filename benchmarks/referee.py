@@ -130,7 +130,7 @@ def _figure(rows, reference, ours):
     for axis, name in ((left, "mean"), (middle, "sd")):
         axis.axline((reference[name][0], reference[name][0]), slope=1, color="0.7", lw=1)
         axis.scatter(reference[name], ours[name], s=14, color="#0072B2")
-        axis.set(xlabel=f"NUTS, predictive {name}", ylabel="SGHMC, step size adapted")
+        axis.set(xlabel=f"NUTS, {name} of f", ylabel="SGHMC, step size adapted")
     for integrator, colour in (("baoab", "#0072B2"), ("euler", "#D55E00")):
         points = {}
         for row in rows:
@@ -142,7 +142,7 @@ def _figure(rows, reference, ours):
         right.scatter(
             [s for s in steps for _ in points[s]], [e for s in steps for e in points[s]], s=8, color=colour, alpha=0.5
         )
-    right.set(xscale="log", yscale="log", xlabel="step size", ylabel="relative error of the sd")
+    right.set(xscale="log", yscale="log", xlabel="step size", ylabel="relative error of the sd of f")
     right.legend(frameon=False)
     (ROOT / "docs" / "figures").mkdir(parents=True, exist_ok=True)
     figure.savefig(ROOT / "docs" / "figures" / "referee.png", dpi=130)
