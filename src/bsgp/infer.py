@@ -129,6 +129,7 @@ class _Loop:
         adapts_step = self.plan.step_size is None
         wanted, chunk = self.plan.burn_in, self._chunk_size
         total = max(1, round(wanted / chunk)) * chunk if wanted else 0
+        settled = not (adapts_step and total)
         for size in self._chunks("burn-in", total, chunk, share_of_time=0.6):
             progress = self._done("burn-in") / total
             info = self._burn_chunk(size, adapts_mass=progress < 0.5, may_retry=adapts_step)
@@ -137,6 +138,10 @@ class _Loop:
                 self._rescale(step_size_factor(info, self._leaf_sizes, self.plan.friction, limit))
                 if (progress + size / total) >= 0.75:
                     self._settle_step_size()
+                    settled = True
+            self.trace.step_size.append(np.asarray(self.chains.sampler.step_size))
+        if not settled:  # out of time before the step size was
+            self._settle_step_size()
             self.trace.step_size.append(np.asarray(self.chains.sampler.step_size))
 
     def _burn_chunk(self, size: int, adapts_mass: bool, may_retry: bool) -> Info:

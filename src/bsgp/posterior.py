@@ -55,8 +55,6 @@ class Posterior(eqx.Module):
 
     def log_density(self, X, y, key: Array) -> np.ndarray:
         """`log (1/S) sum_s p(y | x, draw s)`: the mixture's density for each row and output, `[N P]`."""
-        X = self._check_inputs(X)
-        y = check_matrix("y", y, rows=X.shape[0])
         return self._by_rows(_mixture_log_density, key, X, y)
 
     def quantiles(self, X, levels, key: Array) -> np.ndarray:
@@ -70,8 +68,6 @@ class Posterior(eqx.Module):
 
     def cdf(self, X, y, key: Array) -> np.ndarray:
         """`P(Y <= y)` under the mixture, `[N P]`: uniform if the predictions are calibrated."""
-        X = self._check_inputs(X)
-        y = check_matrix("y", y, rows=X.shape[0])
         return self._by_rows(_mixture_cdf, key, X, y)
 
     def predictive_draws(self, X, key: Array) -> Marginals:
@@ -161,10 +157,10 @@ class Posterior(eqx.Module):
         dtype = self.model.layers[0].Z.dtype
         return check_matrix("X", X, columns=self.model.num_inputs).astype(dtype)
 
-    def _by_rows(self, function: Callable, key: Array, X, *columns, axis: int = 0, **options):
-        """`function(model, tiles, key, X, *columns)` over chunks of rows, joined along `axis` of its results."""
+    def _by_rows(self, function: Callable, key: Array, X, y=None, *, axis: int = 0, **options):
+        """`function(model, tiles, key, X[, y])` over chunks of rows, joined along `axis` of its results."""
         X = self._check_inputs(X)
-        inputs = [X, *(np.asarray(c, X.dtype) for c in columns)]
+        inputs = [X] if y is None else [X, check_matrix("y", y, rows=X.shape[0]).astype(X.dtype)]
         num_rows = X.shape[0]
         num_tiles = -(-num_rows // ROWS_PER_TILE)
         num_chunks = -(-num_tiles // TILES_PER_CHUNK)
