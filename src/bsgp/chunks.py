@@ -18,7 +18,8 @@ from bsgp.plan import Plan
 from bsgp.sghmc import Sampler, State, normal_like, sghmc
 from bsgp.target import Batch, Target
 
-START_STEP_SIZE = 0.01  # the authors'; where it is adapted, a first guess
+START_STEP_SIZE = 0.002  # where it is adapted: short enough to begin with, and it grows
+FINAL_RATE = 0.01  # of the warm start, as a share of its first
 
 
 class Chain(NamedTuple):
@@ -27,6 +28,9 @@ class Chain(NamedTuple):
     sampler: State
     optimised: PyTree
     optimiser: optax.OptState
+    recent: PyTree
+    """The latest draws at which the optimised blocks were improved, `[W ...]`; None where nothing is optimised."""
+    num_recent: Array
 
 
 def scattered_starts(target: Target, key: Array, num_chains: int, spread: float) -> DeepGP:
@@ -62,19 +66,31 @@ def _sampler(target: Target, plan: Plan, optimised: PyTree) -> Sampler:
         step_size=plan.step_size or START_STEP_SIZE,
         friction=plan.friction,
         integrator=plan.integrator,
+        adaptation=plan.adaptation,
     )
 
 
 def init_chains(target: Target, plan: Plan, positions: DeepGP) -> Chain:
     def init(position):
         sampled, optimised = target.select(position, "sample"), target.select(position, "optimise")
-        optimiser_state = optax.adam(plan.learning_rate).init(optimised)
-        return Chain(_sampler(target, plan, optimised).init(sampled), optimised, optimiser_state)
+        recent = jax.tree.map(lambda x: jnp.broadcast_to(x[None], (plan.window, *x.shape)), sampled)
+        return Chain(
+            _sampler(target, plan, optimised).init(sampled),
+            optimised,
+            optax.adam(plan.optimise_rate).init(optimised),
+            recent if jax.tree.leaves(optimised) else None,
+            jnp.zeros((), jnp.int32),
+        )
 
     return jax.vmap(init)(positions)
 
 
-def _adam_step(target, learning_rate, free, state, rest, batch, key):
+def warm_start_optimiser(plan: Plan) -> optax.GradientTransformation:
+    """Adam whose rate falls along a cosine: long steps first, and at the end an optimum that minibatches do not blur."""
+    return optax.adam(optax.cosine_decay_schedule(plan.learning_rate, max(plan.warm_start, 1), FINAL_RATE))
+
+
+def _adam_step(target, optimiser, free, state, rest, batch, key):
     """One step of Adam on the `free` leaves of a position, up the log joint."""
 
     def loss(free):
@@ -82,12 +98,12 @@ def _adam_step(target, learning_rate, free, state, rest, batch, key):
 
     value, gradient = jax.value_and_grad(loss)(free)
     with jax.numpy_dtype_promotion("standard"):  # optax raises a float to an integer power
-        updates, state = optax.adam(learning_rate).update(gradient, state)
+        updates, state = optimiser.update(gradient, state)
     return optax.apply_updates(free, updates), state, value * target.num_data
 
 
 @eqx.filter_jit
-def warm_chunk(target, learning_rate, positions, states, keys, data, rows):
+def warm_chunk(target, plan, positions, states, keys, data, rows):
     nothing = target.select(positions)  # every leaf is free here
 
     def one_chain(position, state, key, rows):
@@ -95,7 +111,7 @@ def warm_chunk(target, learning_rate, positions, states, keys, data, rows):
             position, state, key = carry
             key, step_key = jr.split(key)
             position, state, energy = _adam_step(
-                target, learning_rate, position, state, nothing, _rows(data, at), step_key
+                target, warm_start_optimiser(plan), position, state, nothing, _rows(data, at), step_key
             )
             return (position, state, key), energy
 
@@ -109,37 +125,46 @@ def warm_chunk(target, learning_rate, positions, states, keys, data, rows):
 def sample_chunk(target, plan, chains, adapts_mass, optimises, keys, data, rows):
     """Updates of every chain, and the positions after every `plan.thinning` of them.
 
-    Burn-in and draws are one program: `adapts_mass` and `optimises` are flags that it is given, not compiled for.
+    Burn-in and draws are one program: `adapts_mass [T]` and `optimises [T]` say for each update what it may change.
     """
     num_chains, num_updates, batch_size = rows.shape
-    rows = rows.reshape(num_chains, num_updates // plan.thinning, plan.thinning, batch_size)
+    by_draw = (num_updates // plan.thinning, plan.thinning)
+    rows = rows.reshape(num_chains, *by_draw, batch_size)
+    flags = adapts_mass.reshape(by_draw), optimises.reshape(by_draw)
 
-    def one_update(carry, batch_rows):
-        chain, key = carry
+    def one_update(carry, at):
+        (chain, key), (batch_rows, adapts, improves) = carry, at
         key, sample_key, optimise_key = jr.split(key, 3)
         batch = _rows(data, batch_rows)
         state, info = _sampler(target, plan, chain.optimised).burn_in(sample_key, chain.sampler, batch)
         kept = chain.sampler._replace(position=state.position, momentum=state.momentum)
-        state = jax.tree.map(partial(jnp.where, adapts_mass), state, kept)
-        optimised, optimiser = jax.lax.cond(
-            optimises,
-            partial(_optimise, target, plan, state.position, batch, optimise_key),
-            lambda *same: same,
-            chain.optimised,
-            chain.optimiser,
-        )
-        return (Chain(state, optimised, optimiser), key), info
+        state = jax.tree.map(partial(jnp.where, adapts), state, kept)
+        chain = chain._replace(sampler=state)
+        if jax.tree.leaves(chain.optimised):
+            chain = jax.lax.cond(
+                improves, partial(_improve, target, plan, batch), lambda _, same: same, optimise_key, chain
+            )
+        return (chain, key), info
 
-    def one_draw(carry, rows):
-        carry, info = jax.lax.scan(one_update, carry, rows)
+    def one_draw(carry, at):
+        carry, info = jax.lax.scan(one_update, carry, at)
         return carry, (carry[0].sampler.position, info)
 
-    (chains, _), (positions, info) = jax.vmap(partial(jax.lax.scan, one_draw))((chains, keys), rows)
+    def one_chain(chain, key, rows):
+        return jax.lax.scan(one_draw, (chain, key), (rows, *flags))
+
+    (chains, _), (positions, info) = jax.vmap(one_chain)(chains, keys, rows)
     return chains, positions, jax.tree.map(lambda x: x.reshape(num_chains, num_updates, *x.shape[3:]), info)
 
 
-def _optimise(target, plan, sampled, batch, key, optimised, optimiser):
-    """One step of Adam on the optimised leaves at the chain's current draw; nothing where there are none."""
-    if not jax.tree.leaves(optimised):
-        return optimised, optimiser
-    return _adam_step(target, plan.learning_rate, optimised, optimiser, sampled, batch, key)[:2]
+def _improve(target, plan, batch, key, chain: Chain) -> Chain:
+    """One step of Adam on the optimised leaves, at a random one of the latest draws, of which the current is one."""
+    pick_key, density_key = jr.split(key)
+    slot = chain.num_recent % plan.window
+    recent = jax.tree.map(lambda kept, x: kept.at[slot].set(x), chain.recent, chain.sampler.position)
+    num_recent = chain.num_recent + 1
+    picked = jr.randint(pick_key, (), 0, jnp.minimum(num_recent, plan.window))
+    draw = jax.tree.map(lambda kept: kept[picked], recent)
+    optimiser = optax.adam(plan.optimise_rate)
+    optimised, state, _ = _adam_step(target, optimiser, chain.optimised, chain.optimiser, draw, batch, density_key)
+    return chain._replace(optimised=optimised, optimiser=state, recent=recent, num_recent=num_recent)

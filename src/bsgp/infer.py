@@ -13,22 +13,23 @@ import jax.numpy as jnp
 import jax.random as jr
 import jax.tree_util as jtu
 import numpy as np
-import optax
 from jaxtyping import Array, PyTree
 
 from bsgp.checks import check_count, check_matrix
-from bsgp.chunks import Chain, init_chains, sample_chunk, scattered_starts, stack_draws, warm_chunk
+from bsgp.chunks import Chain, init_chains, sample_chunk, scattered_starts, stack_draws, warm_chunk, warm_start_optimiser
 from bsgp.data.minibatches import Minibatches
 from bsgp.health import check_finite, drift_warnings, temperature_warnings
 from bsgp.model import DeepGP
 from bsgp.plan import Plan
-from bsgp.sghmc import Info, rescale_step, step_size_factor
-from bsgp.target import Batch, Target, leaf_name
+from bsgp.sghmc import Info, step_size_factor, with_step_size
+from bsgp.target import Batch, Target, block_of, leaf_name
 
 HEAT_LIMIT = 0.05  # the excess temperature that the step size is adapted to
-ROUGH_HEAT_LIMIT = 1.0  # the same while the mass still moves
+ROUGH_HEAT_LIMIT = 0.3  # the same while the mass still moves
 SAFETY = 0.7  # half the excess temperature: it grows with the square of the step
+MAX_STEP_SIZE = 0.03  # three times the authors': on few rows a chain can stay cool there and yet leave its mode
 MAX_RETRIES = 8
+PAPER_ITERATION = 21  # METHOD section 3: one update that adapts, then ten pairs of one that does and one that does not
 
 
 @dataclass
@@ -40,7 +41,7 @@ class Trace:
     temperature: dict[str, np.ndarray] = field(default_factory=dict)
     """During the draws, for every leaf: mean kinetic temperature of each chain, `[C]`."""
     step_size: list[np.ndarray] = field(default_factory=list)
-    """After every chunk of burn-in, `[C]`."""
+    """After every chunk of burn-in, of each leaf, `[C leaves]`."""
 
 
 class Run(NamedTuple):
@@ -112,10 +113,10 @@ class _Loop:
     # -- phases ------------------------------------------------------------------------------------------------
 
     def _warm_start(self):
-        optimiser_state = jax.vmap(optax.adam(self.plan.learning_rate).init)(self.positions)
+        optimiser_state = jax.vmap(warm_start_optimiser(self.plan).init)(self.positions)
         for size in self._chunks("warm start", self.plan.warm_start, self.plan.chunk, share_of_time=0.2):
             self.positions, optimiser_state, energy = warm_chunk(
-                self.target, self.plan.learning_rate, self.positions, optimiser_state, *self._inputs(size)
+                self.target, self.plan, self.positions, optimiser_state, *self._inputs(size)
             )
             self._record("warm start", energy)
         self.chains = init_chains(self.target, self.plan, self.positions)
@@ -145,34 +146,54 @@ class _Loop:
             self.trace.step_size.append(np.asarray(self.chains.sampler.step_size))
 
     def _burn_chunk(self, size: int, adapts_mass: bool, may_retry: bool) -> Info:
+        adapts, optimises = self._burn_in_flags(size, adapts_mass)
         for attempt in range(MAX_RETRIES):
             chains, _, info = sample_chunk(
-                self.target, self.plan, self.chains, jnp.asarray(adapts_mass), jnp.asarray(True), *self._inputs(size)
+                self.target, self.plan, self.chains, jnp.asarray(adapts), jnp.asarray(optimises), *self._inputs(size)
             )
             if jax.tree.leaves(chains.optimised):
-                self.evaluations += size  # Adam's
+                self.evaluations += int(optimises.sum())  # Adam's
             if _all_finite((chains.sampler, info)) or not may_retry or attempt == MAX_RETRIES - 1:
                 break
-            self._rescale(np.full(self.num_chains, 0.25))  # too long a step: from the same place again, shorter
+            self._rescale(0.25)  # too long a step: from the same place again, shorter
         self.chains = chains
         self._record("burn-in", info.energy, info.temperature)
         return info
+
+    def _burn_in_flags(self, size: int, adapts_mass: bool) -> tuple[np.ndarray, np.ndarray]:
+        """For each of the next updates: does the mass adapt, and are the optimised blocks improved after it?"""
+        update = self._done("burn-in") + np.arange(size)
+        optimises = (update + 1) % self.plan.optimise_every == 0
+        if self.plan.adaptation == "steady":
+            return np.full(size, adapts_mass), optimises
+        place = update % PAPER_ITERATION
+        return (place == 0) | (place % 2 == 1), optimises
 
     def _settle_step_size(self):
         """From the steps that were tried while the mass was kept: their geometric mean, made safer."""
         tried = np.stack([*self.trace.step_size[len(self.trace.step_size) * 2 // 3 :], self.chains.sampler.step_size])
         self._rescale(SAFETY * np.exp(np.log(tried).mean(axis=0)) / np.asarray(self.chains.sampler.step_size))
 
-    def _rescale(self, factor: np.ndarray):
-        """Multiply every chain's step size by its own factor."""
+    def _rescale(self, factor: np.ndarray | float):
+        """Multiply step sizes by `[C leaves]` factors; all blocks keep in step but the noise, which may be slower.
+
+        One block that is too fast heats the others through their correlations, and what is large enough to see it is
+        slow to tell. The noise is the exception: its gradient varies the most between minibatches, and if it set the
+        pace all would crawl.
+        """
         sampler = self.chains.sampler
-        scaled = jax.vmap(rescale_step)(sampler, jnp.asarray(factor, sampler.step_size.dtype))
+        wanted = np.minimum(np.asarray(sampler.step_size) * factor, MAX_STEP_SIZE)
+        others = ~self._is_noise
+        if others.any():
+            pace = wanted[:, others].min(axis=1, keepdims=True)
+            wanted = np.where(others[None, :], pace, np.minimum(wanted, pace))
+        scaled = jax.vmap(with_step_size)(sampler, jnp.asarray(wanted, sampler.step_size.dtype))
         self.chains = self.chains._replace(sampler=scaled)
 
     def _draws(self):
         plan, heat = self.plan, 0.0
         for size in self._chunks("draws", plan.num_draws * plan.thinning, self._chunk_size, share_of_time=1.0):
-            off = jnp.asarray(False)
+            off = jnp.zeros(size, bool)
             self.chains, positions, info = sample_chunk(self.target, plan, self.chains, off, off, *self._inputs(size))
             self._record("draws", info.energy, info.temperature)
             heat = heat + np.asarray(info.temperature).sum(axis=1)  # [C leaves]
@@ -212,11 +233,22 @@ class _Loop:
         keys = jr.split(key, self.num_chains)
         if self.minibatches[0].batch_size == self.target.num_data:
             return keys, self.data, jnp.empty((self.num_chains, size, 0), jnp.int32)
-        return keys, self.data, jnp.asarray(np.stack([batches.take(size) for batches in self.minibatches]))
+        return keys, self.data, jnp.asarray(np.stack([self._take(batches, size) for batches in self.minibatches]))
+
+    def _take(self, batches: Minibatches, size: int) -> np.ndarray:
+        """Row numbers of the next updates; in the authors' rhythm two updates share a minibatch."""
+        if self.plan.adaptation == "steady":
+            return batches.take(size)
+        return np.repeat(batches.take(-(-size // 2)), 2, axis=0)[:size]
 
     @property
     def _leaf_names(self) -> list[str]:
         return [leaf_name(path) for path, _ in jtu.tree_leaves_with_path(self.chains.sampler.position)]
+
+    @property
+    def _is_noise(self) -> np.ndarray:
+        paths = jtu.tree_leaves_with_path(self.chains.sampler.position)
+        return np.asarray([block_of(path) == "noise" for path, _ in paths])
 
     @property
     def _leaf_sizes(self) -> list[int]:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from bsgp.checks import check_count, check_option, check_positive
-from bsgp.sghmc import INTEGRATORS
+from bsgp.sghmc import ADAPTATIONS, INTEGRATORS
 
 
 @dataclass(frozen=True)
@@ -12,7 +12,8 @@ class Plan:
 
     warm_start: int = 2_000
     """Adam steps towards the mode before sampling."""
-    learning_rate: float = 0.01
+    learning_rate: float = 0.02
+    """Of the warm start's first step; it falls to a hundredth of it along a cosine."""
     burn_in: int = 10_000
     """SGHMC updates that adapt mass and step size and are thrown away; rounded to whole chunks."""
     num_draws: int = 256
@@ -23,19 +24,29 @@ class Plan:
     """None adapts it during burn-in; a number keeps it."""
     friction: float = 0.05
     integrator: str = "baoab"
+    adaptation: str = "steady"
+    """How the mass adapts. `"paper"` is the authors' rule, in the authors' rhythm of 21 updates, all through burn-in."""
+    optimise_every: int = 1
+    """Updates of burn-in from one step of Adam on the optimised blocks to the next."""
+    optimise_rate: float = 0.01
+    window: int = 1
+    """That step is taken at a random one of as many latest draws, one per step."""
     start_spread: float = 0.1
     """Standard deviation of what is added to each chain's start, so that chains begin apart."""
     max_seconds: float | None = None
     """Stop early, at the end of a chunk; whatever was drawn by then is returned."""
-    chunk: int = 500
+    chunk: int = 160
     """Updates per compiled call: how often progress, guard and clock are looked at."""
 
     def __post_init__(self):
         for name, minimum in (("warm_start", 0), ("burn_in", 0), ("num_draws", 1), ("thinning", 1), ("batch_size", 1)):
             check_count(name, getattr(self, name), minimum)
-        check_count("chunk", self.chunk)
-        check_positive("learning_rate", self.learning_rate)
+        for name in ("chunk", "optimise_every", "window"):
+            check_count(name, getattr(self, name))
+        for name in ("learning_rate", "optimise_rate"):
+            check_positive(name, getattr(self, name))
         check_option("integrator", self.integrator, INTEGRATORS)
+        check_option("adaptation", self.adaptation, ADAPTATIONS)
         for name in ("step_size", "max_seconds"):
             if getattr(self, name) is not None:
                 check_positive(name, getattr(self, name))

@@ -18,6 +18,8 @@ from jaxtyping import Array, Float, PyTree
 from bsgp.checks import check_count, check_option, check_positive
 
 INTEGRATORS = ("baoab", "euler")
+ADAPTATIONS = ("steady", "paper")
+MASS_WINDOW = 500.0  # updates over which the steady mass averages
 STIFFNESS_LIMIT = 0.25  # of a leaf's mean coordinate; its stiffest direction may be ten times the mean
 
 
@@ -33,9 +35,9 @@ class State(NamedTuple):
     gradient_square: Float[Array, " d"]
     """Running mean of its square (`g2`); the mass is its square root."""
     window: Float[Array, " d"]
-    """Length of the running means (`xi`), adapted per coordinate."""
-    step_size: Float[Array, ""]
-    """`eps`; an array, so that it can be adapted without compiling again."""
+    """Length of the running means (`xi`)."""
+    step_size: Float[Array, " leaves"]
+    """`eps` of each leaf of the position; an array, so that it can be adapted without compiling again."""
 
 
 class Info(NamedTuple):
@@ -67,18 +69,26 @@ def sghmc(
     step_size: float = 0.01,
     friction: float = 0.05,
     integrator: str = "baoab",
+    adaptation: str = "steady",
 ) -> Sampler:
     """Sample `exp(log_density(position, batch, key))`, whose expectation over batches and keys is the target.
 
     `integrator="euler"` is the authors' update. `"baoab"` spends the same one gradient per update on a symmetric
     splitting, kick - drift - friction - drift, whose positions are exact on a Gaussian target at any stable step
     where the authors' are too wide by `1 / (1 - stiffness / 4)`.
+
+    The mass of a coordinate is the root of its mean squared gradient. `adaptation="paper"` averages over a window that
+    shrinks where the gradient drifts, down to a few updates: there a gradient that happens to be small makes the next
+    step long. `"steady"` averages over the last 500, and takes no coordinate to be flatter than a unit prior.
     """
     num_data = check_count("num_data", num_data)
     check_positive("step_size", step_size)
     if not 0 < friction < 1:
         raise ValueError(f"`friction` must lie between 0 and 1, got {friction}. The paper uses 0.05.")
     check_option("integrator", integrator, INTEGRATORS)
+    check_option("adaptation", adaptation, ADAPTATIONS)
+    adapt_mass = _adapt_mass_steadily if adaptation == "steady" else _adapt_mass_as_the_authors
+    least_square = 1.0 / num_data**2 if adaptation == "steady" else 0.0  # of a gradient, in units of energy / N
     move = _euler if integrator == "euler" else _baoab
     # the authors' discretised friction leaves even a free particle too hot by 1 / (1 - friction / 2)
     cooling = 1.0 - friction / 2.0 if integrator == "euler" else 1.0
@@ -86,16 +96,18 @@ def sghmc(
     def init(position: PyTree) -> State:
         flat, _ = ravel_pytree(position)
         ones = jnp.ones_like(flat)
-        return State(position, jnp.zeros_like(flat), ones, ones, ones, jnp.asarray(step_size, flat.dtype))
+        step_sizes = jnp.full((len(jax.tree.leaves(position)),), step_size, flat.dtype)
+        return State(position, jnp.zeros_like(flat), ones, ones, ones, step_sizes)
 
     def update(key: Array, state: State, batch: PyTree) -> tuple[State, Info, Array]:
         density_key, noise_key = jr.split(key)
         log_prob, slope = jax.value_and_grad(log_density)(state.position, batch, density_key)
         slope, unravel = ravel_pytree(slope)
         gradient = -slope / num_data
-        inverse_mass = 1.0 / (jnp.sqrt(state.gradient_square + 1e-16) + 1e-16)
-        thermal = state.step_size**2 / num_data * inverse_mass  # the variance of p at stationarity
-        kick = -(state.step_size**2) * inverse_mass * gradient
+        inverse_mass = 1.0 / (jnp.sqrt(jnp.maximum(state.gradient_square, least_square) + 1e-16) + 1e-16)
+        mobility = state.step_size[_owners(state.position)] ** 2 * inverse_mass
+        thermal = mobility / num_data  # the variance of p at stationarity
+        kick = -mobility * gradient
         noise = jr.normal(noise_key, slope.shape, slope.dtype)
         drift, momentum = move(state.momentum, kick, thermal, noise, friction)
         # a linear force of stiffness k leaves E[kick * p] = -k/2 of the thermal variance under both integrators
@@ -107,7 +119,7 @@ def sghmc(
 
     def burn_in(key, state, batch):
         state, info, gradient = update(key, state, batch)
-        return _adapt_mass(state, gradient), info
+        return adapt_mass(state, gradient), info
 
     def step(key, state, batch):
         return update(key, state, batch)[:2]
@@ -129,7 +141,14 @@ def _baoab(momentum, kick, thermal, noise, friction):
     return 0.5 * (kicked + momentum), momentum
 
 
-def _adapt_mass(state: State, gradient: Float[Array, " d"]) -> State:
+def _adapt_mass_steadily(state: State, gradient: Float[Array, " d"]) -> State:
+    """The mean squared gradient, of all updates at first and of about the last `MASS_WINDOW` later."""
+    rate = 1.0 / jnp.minimum(state.window, MASS_WINDOW)
+    square = (1.0 - rate) * state.gradient_square + rate * gradient**2
+    return state._replace(gradient_square=square, window=state.window + 1.0)
+
+
+def _adapt_mass_as_the_authors(state: State, gradient: Float[Array, " d"]) -> State:
     """METHOD section 3: all three running values from the old ones."""
     g, g2, xi = state.gradient_mean, state.gradient_square, state.window
     rate = 1.0 / (xi + 1.0)
@@ -140,10 +159,15 @@ def _adapt_mass(state: State, gradient: Float[Array, " d"]) -> State:
     )
 
 
+def _owners(tree: PyTree) -> np.ndarray:
+    """The number of the leaf that each flat coordinate belongs to."""
+    sizes = [leaf.size for leaf in jax.tree.leaves(tree)]
+    return np.repeat(np.arange(len(sizes)), sizes)
+
+
 def _mean_by_leaf(values: Float[Array, "k d"], tree: PyTree) -> Float[Array, "k leaves"]:
     sizes = [leaf.size for leaf in jax.tree.leaves(tree)]
-    owner = np.repeat(np.arange(len(sizes)), sizes)
-    total = jax.ops.segment_sum(values.T, owner, num_segments=len(sizes), indices_are_sorted=True).T
+    total = jax.ops.segment_sum(values.T, _owners(tree), num_segments=len(sizes), indices_are_sorted=True).T
     return total / jnp.asarray(sizes, values.dtype)[None, :]
 
 
@@ -153,20 +177,21 @@ def normal_like(key: Array, tree: PyTree) -> PyTree:
     return unravel(jr.normal(key, flat.shape, flat.dtype))
 
 
-def rescale_step(state: State, factor: Float[Array, ""]) -> State:
-    """Change the step size, and the momentum with it: its stationary spread is proportional to the step."""
-    return state._replace(step_size=state.step_size * factor, momentum=state.momentum * factor)
+def with_step_size(state: State, step_size: Float[Array, " leaves"]) -> State:
+    """Change the step sizes, and the momenta with them: their stationary spread is proportional to the step."""
+    factor = step_size / state.step_size
+    return state._replace(step_size=step_size, momentum=state.momentum * factor[_owners(state.position)])
 
 
 def step_size_factor(info: Info, sizes: list[int], friction: float, heat_limit: float) -> np.ndarray:
-    """What to multiply each chain's step size by, `[C]`, from the `Info` of a chunk of updates `[C T ...]`.
+    """What to multiply each leaf's step size by, `[C leaves]`, from the `Info` of a chunk of updates `[C T ...]`.
 
-    Excess temperature and stiffness both grow with the square of the step; the factor brings the worse of them, over
-    the leaves with their `sizes`, to its limit. A leaf's temperature counts only as far as it is beyond two standard
-    errors of its own estimate, so that a single coordinate does not rule by chance.
+    Excess temperature and stiffness both grow with the square of the step; the factor brings the worse of them to its
+    limit. A temperature counts only as far as it is beyond two standard errors of its own estimate, for a leaf of as
+    many numbers as `sizes` says, so that a single coordinate does not rule by chance.
     """
     temperature, stiffness = np.asarray(info.temperature), np.asarray(info.stiffness)
     error = np.sqrt(2.0 / (np.asarray(sizes) * temperature.shape[1] * friction))
     heat = temperature.mean(axis=1) - 1.0 - 2.0 * error
-    worst = np.maximum(heat / heat_limit, stiffness.mean(axis=1) / STIFFNESS_LIMIT).max(axis=1)
+    worst = np.maximum(heat / heat_limit, stiffness.mean(axis=1) / STIFFNESS_LIMIT)
     return np.clip(np.maximum(worst, 1e-6) ** -0.5, 0.5, 1.5)

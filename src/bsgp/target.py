@@ -34,7 +34,7 @@ DEFAULT_PRIORS: dict[str, AbstractPrior | AbstractInducingPrior] = {
     "bias_variance": LogNormal.with_median(0.05),
     "alpha": LogNormal.with_median(1.0),
     "period": LogNormal.with_median(1.0),
-    "noise_variance": LogNormal.with_median(0.05, scale=2.0),
+    "noise_variance": LogNormal.with_median(0.01, scale=3.0),
     "scale": LogNormal.with_median(0.2, scale=1.0),
 }
 
@@ -46,7 +46,7 @@ class Batch(eqx.Module):
     y: Float[Array, "B P"]
 
 
-def _is_prior(node) -> bool:
+def is_prior(node) -> bool:
     return isinstance(node, AbstractPrior | AbstractInducingPrior)
 
 
@@ -182,7 +182,7 @@ class Target(eqx.Module):
 
     def _map_with_prior(self, function, tree):
         """`function(path, prior, leaf)` over the leaves of a masked tree; None stays None."""
-        priors = {leaf_name(path): prior for path, prior in jtu.tree_leaves_with_path(self.priors, is_leaf=_is_prior)}
+        priors = {leaf_name(path): prior for path, prior in jtu.tree_leaves_with_path(self.priors, is_leaf=is_prior)}
         return jtu.tree_map_with_path(lambda path, leaf: function(path, priors[leaf_name(path)], leaf), tree)
 
 

@@ -1,0 +1,5 @@
+"""`python -m bsgp` is the command `bsgp`."""
+
+from bsgp.cli import main
+
+main()

@@ -1,0 +1,148 @@
+"""The command line. It parses, calls and prints; what it prints is computed elsewhere."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import App, CycloptsError, Parameter
+
+from bsgp import __version__
+from bsgp.checks import check_option
+
+app = App(
+    name="bsgp",
+    version=__version__,
+    help="Calibrated prediction from tables with fully Bayesian sparse and deep Gaussian processes.",
+)
+data_app = App(name="data", help="Named data sets: the paper's eight UCI sets, banana, airline, higgs.")
+bench_app = App(name="bench", help="The paper's experiments, beside the authors' own figures.")
+app.command(data_app)
+app.command(bench_app)
+
+DataDir = Annotated[
+    Path | None, Parameter(help="Folder with the named data sets; else the variable BSGP_DATA, else ../shared/data.")
+]
+
+
+def numbers(text: str, name: str) -> list[int]:
+    """`0-3,7` as [0, 1, 2, 3, 7]."""
+    result = []
+    for part in text.split(","):
+        first, _, last = part.strip().partition("-")
+        if not first.isdigit() or not (last or first).isdigit():
+            raise ValueError(f"`--{name}` must be like 0-3 or 0,2,5, got {text!r}. Write numbers, commas and dashes.")
+        result.extend(range(int(first), int(last or first) + 1))
+    return result
+
+
+@data_app.command(name="list")
+def data_list(*, data_dir: DataDir = None) -> None:
+    """Show which data sets are there, and where a missing one comes from.
+
+    Example: bsgp data list --data-dir ../shared/data
+    """
+    from rich.console import Console
+    from rich.table import Table
+
+    from bsgp.data.named import available
+
+    table = Table("data set", "rows", "inputs", "targets", "task", "state", "what it is")
+    for one in available(data_dir):
+        schema = one.schema
+        table.add_row(
+            schema.name, f"{schema.rows:,}", str(len(schema.inputs)), str(len(schema.targets)), schema.task,
+            one.state, schema.source, style=None if one.state == "there" else "yellow",
+        )  # fmt: skip
+    Console().print(table)
+
+
+@bench_app.command(name="run")
+def bench_run(
+    experiment: Annotated[str, Parameter(help="`uci`: a fold of a regression set per run.")],
+    *,
+    out: Annotated[Path, Parameter(help="Folder for the results; finished runs in it are not run again.")],
+    datasets: Annotated[str, Parameter(help="Names with commas, or `all`.")] = "all",
+    folds: Annotated[str, Parameter(help="Such as 0-7 or 0,3.")] = "0-7",
+    methods: Annotated[str, Parameter(help="Names with commas.")] = "bsgp",
+    depths: Annotated[str, Parameter(help="Numbers of layers, such as 1-3.")] = "1",
+    recipe: Annotated[str, Parameter(help="`default`, or `paper` for what the authors did.")] = "default",
+    seed: int = 0,
+    num_inducing: Annotated[int | None, Parameter(help="In the place of the recipe's.")] = None,
+    scale: Annotated[float, Parameter(help="Multiplies the recipe's number of updates.")] = 1.0,
+    full_data_x: Annotated[bool, Parameter(help="Standardise inputs by all rows, as the authors did.")] = False,
+    processes: Annotated[int, Parameter(help="Runs at a time, each on one core.")] = 2,
+    data_dir: DataDir = None,
+) -> None:
+    """Run every data set x fold x depth that is not in OUT yet, one JSON line each in OUT/runs.jsonl.
+
+    Interrupt it at will: the same command goes on where it stopped.
+
+    Example: bsgp bench run uci --datasets yacht,boston --folds 0-3 --depths 1-2 --out runs
+    """
+    from bsgp.data.named import UCI, data_folder
+    from bsgp.experiments.campaign import run_with_progress
+    from bsgp.experiments.uci import METHODS, UCIRun
+    from bsgp.recipes import RECIPES
+
+    check_option("experiment", experiment, ["uci"])
+    check_option("--recipe", recipe, list(RECIPES))
+    names = list(UCI) if datasets == "all" else [check_option("--datasets", n, UCI) for n in datasets.split(",")]
+    chosen_methods = [check_option("--methods", method, METHODS) for method in methods.split(",")]
+    runs = [
+        UCIRun(name, fold, depth, method, recipe, seed, num_inducing, scale, full_data_x)
+        for depth in numbers(depths, "depths")
+        for method in chosen_methods
+        for name in names
+        for fold in numbers(folds, "folds")
+    ]
+    failed = run_with_progress(runs, out, data_dir=data_folder(data_dir), num_processes=processes)
+    if failed:
+        raise ValueError(
+            f"{len(failed)} of {len(runs)} runs failed twice, the first is {failed[0].key}. "
+            f"`{out}/failures.jsonl` holds what they said."
+        )
+
+
+@bench_app.command(name="table")
+def bench_table(
+    runs: Annotated[Path, Parameter(help="A folder that `bsgp bench run` wrote.")],
+    *,
+    markdown: Annotated[Path | None, Parameter(help="Write the table as Markdown to this file, too.")] = None,
+    paper_dir: Annotated[Path | None, Parameter(help="Folder with the authors' results.csv.")] = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Print our mean (sd) over folds beside the authors' for the same folds, with a paired test.
+
+    Example: bsgp bench table runs --markdown table.md
+    """
+    from rich.console import Console
+
+    from bsgp.experiments.paper import authors_mnll, paper_file
+    from bsgp.experiments.runner import read_records
+    from bsgp.experiments.table import compare, summary, to_markdown, to_terminal
+
+    records = read_records(runs)
+    if not records:
+        raise ValueError(f"`{runs}` must hold finished runs, got none. Start some with `bsgp bench run`.")
+    path = paper_file(paper_dir, data_dir)
+    rows = compare(records, {} if path is None else authors_mnll(path))
+    console = Console()
+    console.print(to_terminal(rows))
+    for line in summary(rows):
+        console.print(line)
+    if path is None:
+        console.print("The authors' results.csv was not found: name its folder with --paper-dir.")
+    if markdown is not None:
+        markdown.write_text(to_markdown(rows))
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Bad input ends in one line and exit code 2, never in a traceback."""
+    try:
+        app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
+    except (CycloptsError, ValueError, OSError) as error:
+        print(f"bsgp: {' '.join(str(error).split())}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("bsgp: interrupted", file=sys.stderr)
+        sys.exit(130)

@@ -1,0 +1,35 @@
+"""A progress bar around `run_all`."""
+
+import os
+from collections.abc import Sequence
+
+from bsgp.experiments.runner import read_records, run_all
+from bsgp.experiments.uci import UCIRun
+
+
+def run_with_progress(
+    runs: Sequence[UCIRun], folder: str | os.PathLike, *, data_dir: str | os.PathLike | None, num_processes: int
+) -> list[UCIRun]:
+    """As `run_all`, with a bar on a terminal and one line per finished run anywhere."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    console = Console()
+    finished = {record["key"] for record in read_records(folder)}
+    done = sum(run.key in finished for run in runs)
+    if done:
+        console.print(f"{done} of {len(runs)} runs are there already.")
+    columns = TextColumn("runs"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
+        task = bar.add_task("runs", total=len(runs), completed=done)
+
+        def on_done(run: UCIRun, record: dict | None) -> None:
+            bar.advance(task)
+            outcome = (
+                "failed"
+                if record is None
+                else f"MNLL {record['test_mnll']:.3f}, coverage {record['coverage90']:.2f}, {record['cpu_seconds']:.0f} CPU s"
+            )
+            console.print(f"{run.key}: {outcome}", highlight=False)
+
+        return run_all(runs, folder, data_dir=data_dir, num_processes=num_processes, on_done=on_done)

@@ -1,0 +1,160 @@
+"""Our figures beside the authors', fold by fold: plain rows first, then a terminal table or Markdown."""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from bsgp.data.named import UCI
+
+Key = tuple[str, str, int, int]
+"""Method, data set, depth, fold."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One cell of the paper's table: means over the folds that were run, the authors' over the same folds."""
+
+    dataset: str
+    depth: int
+    method: str
+    recipe: str
+    num_folds: int
+    evaluations: int
+    """The most of any run."""
+    cpu_seconds: float
+    mean: float
+    sd: float
+    nrmse: float
+    coverage90: float
+    authors_mean: float | None
+    authors_sd: float | None
+    difference: float | None
+    p_value: float | None
+    """Paired Wilcoxon signed-rank test over folds; None with fewer than five."""
+
+    @property
+    def verdict(self) -> str:
+        """`better` is a mean at or below theirs, `close` one within one of their standard deviations."""
+        if self.difference is None or self.authors_sd is None:
+            return ""
+        return "better" if self.difference <= 0 else "close" if self.difference <= self.authors_sd else "worse"
+
+
+def compare(records: Iterable[dict], authors: dict[Key, float]) -> list[Row]:
+    """A row for every method, recipe, data set and depth among the records."""
+    groups: dict[tuple, list[dict]] = defaultdict(list)
+    for record in records:
+        groups[record["depth"], record["method"], _variant(record), record["dataset"]].append(record)
+
+    def order(item):
+        (depth, method, variant, dataset), _ = item
+        return depth, method, variant, UCI.index(dataset) if dataset in UCI else len(UCI), dataset
+
+    return [_row(*key, group, authors) for key, group in sorted(groups.items(), key=order)]
+
+
+def _variant(record: dict) -> str:
+    """The recipe, and what of it was overridden: the middle of a run's key says it."""
+    extras = record["key"].split("/")[6:]
+    return " ".join([record["recipe"], *extras])
+
+
+def _row(depth: int, method: str, variant: str, dataset: str, group: list[dict], authors: dict[Key, float]) -> Row:
+    ours = np.asarray([record["test_mnll"] for record in group])
+    keys = [(method, dataset, depth, record["fold"]) for record in group]
+    theirs = np.asarray([authors[key] for key in keys]) if all(key in authors for key in keys) else None
+
+    def average(field: str) -> float:
+        return float(np.mean([record[field] for record in group]))
+
+    return Row(
+        dataset=dataset,
+        depth=depth,
+        method=method,
+        recipe=variant,
+        num_folds=len(group),
+        evaluations=max(record["evaluations"] for record in group),
+        cpu_seconds=average("cpu_seconds"),
+        mean=float(ours.mean()),
+        sd=float(ours.std()),
+        nrmse=average("test_nrmse"),
+        coverage90=average("coverage90"),
+        authors_mean=None if theirs is None else float(theirs.mean()),
+        authors_sd=None if theirs is None else float(theirs.std()),
+        difference=None if theirs is None else float(ours.mean() - theirs.mean()),
+        p_value=None if theirs is None else _paired_p_value(ours - theirs),
+    )
+
+
+def _paired_p_value(differences: np.ndarray) -> float | None:
+    from scipy.stats import wilcoxon
+
+    if differences.size < 5 or not differences.any():
+        return None
+    return float(wilcoxon(differences).pvalue)
+
+
+HEADER = (
+    "depth", "data set", "folds", "evaluations", "CPU s", "MNLL (sd)", "authors (sd)", "difference", "p", "",
+    "nRMSE", "90% coverage",
+)  # fmt: skip
+
+
+def cells(row: Row) -> tuple[str, ...]:
+    """What is printed of a row, in the order of `HEADER`."""
+
+    def optional(value: float | None, form: str) -> str:
+        return "" if value is None else format(value, form)
+
+    theirs = "" if row.authors_mean is None else f"{row.authors_mean:.3f} ({row.authors_sd:.3f})"
+    return (
+        str(row.depth), row.dataset, str(row.num_folds), f"{row.evaluations:,}", f"{row.cpu_seconds:.0f}",
+        f"{row.mean:.3f} ({row.sd:.3f})", theirs, optional(row.difference, "+.3f"), optional(row.p_value, ".3f"),
+        row.verdict, f"{row.nrmse:.3f}", f"{row.coverage90:.3f}",
+    )  # fmt: skip
+
+
+def summary(rows: list[Row]) -> list[str]:
+    """One sentence per method, recipe and depth: on how many sets the mean is at most the authors'."""
+    groups: dict[tuple, list[Row]] = defaultdict(list)
+    for row in rows:
+        groups[row.depth, row.method, row.recipe].append(row)
+    lines = []
+    for (depth, method, recipe), group in groups.items():
+        compared = [row for row in group if row.difference is not None]
+        better = sum(row.verdict == "better" for row in compared)
+        worse = [row.dataset for row in compared if row.verdict == "worse"]
+        coverage = np.mean([row.coverage90 for row in group])
+        lines.append(
+            f"{method} ({recipe}), depth {depth}: mean MNLL at most the authors' on {better} of {len(compared)} sets; "
+            f"worse by more than one of their standard deviations on {', '.join(worse) or 'none'}; "
+            f"90% intervals cover {coverage:.1%} on average."
+        )
+    return lines
+
+
+def to_markdown(rows: list[Row]) -> str:
+    """The table and its summary, one table per method and recipe."""
+    groups: dict[tuple[str, str], list[Row]] = defaultdict(list)
+    for row in rows:
+        groups[row.method, row.recipe].append(row)
+    parts = []
+    for (method, recipe), group in groups.items():
+        head = ["| " + " | ".join(HEADER) + " |", "|" + "---|" * len(HEADER)]
+        body = ["| " + " | ".join(cells(row)) + " |" for row in group]
+        notes = [f"- {line}" for line in summary(group)]
+        parts.append("\n".join([f"### {method}, {recipe} recipe", "", *head, *body, "", *notes]))
+    return "\n\n".join(parts) + "\n"
+
+
+def to_terminal(rows: list[Row]):
+    """A table for rich to print."""
+    from rich.table import Table
+
+    table = Table(*HEADER, caption="MNLL: lower is better; theirs over the same folds. p: paired Wilcoxon over folds.")
+    colours = {"better": "green", "worse": "red"}
+    for row in rows:
+        table.add_row(*cells(row), style=colours.get(row.verdict))
+    return table

@@ -1,0 +1,39 @@
+"""`python -m bsgp.experiments.worker TASK OUT`: one run on one core, its record written to OUT."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+
+def main(task: str, out: str) -> None:
+    settings = json.loads(task)
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {settings["core"]})  # before JAX counts cores: XLA's threads cost more than they give
+
+    from bsgp import __version__
+    from bsgp.experiments.uci import UCIRun, run
+    from bsgp.startup import enable_compilation_cache
+
+    enable_compilation_cache()
+    record = run(UCIRun(**settings["run"]), settings["data_dir"])
+    record |= {"version": __version__, "commit": _commit()}
+    Path(out).write_text(json.dumps(record))
+
+
+def _commit() -> str | None:
+    """Of the source that ran, with a mark if it was changed since; None outside a repository."""
+    here = Path(__file__).parent
+    try:
+        commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=here, capture_output=True, text=True)
+        dirty = subprocess.run(["git", "status", "--porcelain", "--", "."], cwd=here.parent, capture_output=True, text=True)
+    except OSError:
+        return None
+    if commit.returncode != 0:
+        return None
+    return commit.stdout.strip() + ("+" if dirty.stdout.strip() else "")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
