@@ -35,7 +35,7 @@ class Chain(NamedTuple):
 
 def scattered_starts(target: Target, key: Array, num_chains: int, spread: float) -> DeepGP:
     """The model's position once per chain, each moved a little at random."""
-    start = target.unconstrain(target.model)
+    start = target.start()
 
     def scatter(chain_key):
         return jax.tree.map(lambda x, z: x + spread * z, start, normal_like(chain_key, start))

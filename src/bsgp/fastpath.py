@@ -102,6 +102,23 @@ def _conditional_backward(residuals, cotangents):
     Lz_inv, A, V = residuals
     d_mean, d_explained = cotangents
     dA = [_outer(v, d_mean) + a * (2.0 * d_explained)[None, :] for a, v in zip(A, row_blocks(V), strict=True)]
+    return *_whitening_backward((Lz_inv, A), dA), jnp.concatenate([a @ d_mean for a in A])
+
+
+@jax.custom_vjp
+def whiten(Kzz: Float[Array, "M M"], Kzx: tuple[Float[Array, "_ N"], ...]) -> list[Float[Array, "_ N"]]:
+    """`A = Lz^-1 Kzx` itself, in row blocks, for callers who need more of it than its moments."""
+    return _whitening_forward(Kzz, Kzx)[0]
+
+
+def _whitening_forward(Kzz, Kzx):
+    Lz_inv = inverse_lower(jnp.linalg.cholesky(Kzz))
+    A = whitened_cross(Lz_inv, Kzx)
+    return A, (Lz_inv, A)
+
+
+def _whitening_backward(residuals, dA):
+    Lz_inv, A = residuals
     lower = _lower_blocks(Lz_inv)
     upper = _transpose(lower)
     dKzx = tuple(_multiply(upper, _column(dA)).values())
@@ -110,7 +127,10 @@ def _conditional_backward(residuals, cotangents):
     Phi = {(i, j): d @ a.T for i, d in enumerate(dA) for j, a in enumerate(A) if j <= i}
     Phi = {(i, j): jnp.tril(b, -1) + 0.5 * jnp.diag(jnp.diag(b)) if i == j else b for (i, j), b in Phi.items()}
     dKzz = _assemble(_multiply(upper, _multiply(Phi, lower)))
-    return -0.5 * (dKzz + dKzz.T), dKzx, jnp.concatenate([a @ d_mean for a in A])
+    return -0.5 * (dKzz + dKzz.T), dKzx
+
+
+whiten.defvjp(_whitening_forward, _whitening_backward)
 
 
 def _outer(V: Float[Array, "m P"], d_mean: Float[Array, "N P"]) -> Float[Array, "m N"]:

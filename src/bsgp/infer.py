@@ -16,7 +16,15 @@ import numpy as np
 from jaxtyping import Array, PyTree
 
 from bsgp.checks import check_count, check_matrix
-from bsgp.chunks import Chain, init_chains, sample_chunk, scattered_starts, stack_draws, warm_chunk, warm_start_optimiser
+from bsgp.chunks import (
+    Chain,
+    init_chains,
+    sample_chunk,
+    scattered_starts,
+    stack_draws,
+    warm_chunk,
+    warm_start_optimiser,
+)
 from bsgp.data.minibatches import Minibatches
 from bsgp.health import check_finite, drift_warnings, temperature_warnings
 from bsgp.model import DeepGP

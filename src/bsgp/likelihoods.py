@@ -370,6 +370,6 @@ def nearest_target(likelihood: AbstractLikelihood, y: Array) -> Array:
 
 
 def gaussian(num_targets: int, dtype, noise_variance: float = 1.0) -> Gaussian:
-    """Gaussian noise at the authors' start: the whole variance of a standardised target."""
+    """Gaussian noise; by default at the authors' start, the whole variance of a standardised target."""
     check_positive("noise_variance", noise_variance)
     return Gaussian(jnp.full(check_count("num_targets", num_targets), noise_variance, dtype))

@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from bsgp.checks import check_count, check_matrix
-from bsgp.fastpath import inverse_lower, moments, row_blocks, sparse_conditional, whitened_cross
+from bsgp.fastpath import inverse_lower, moments, row_blocks, sparse_conditional, whiten, whitened_cross
 from bsgp.kernels import RBF, AbstractKernel, stationary
 from bsgp.likelihoods import AbstractLikelihood
 from bsgp.numerics import Marginals, add_jitter, relative_jitter
@@ -38,10 +38,19 @@ class Layer(eqx.Module):
             mean, explained = sparse_conditional(self._Kzz(), Kzx, self.V)
         else:
             mean, explained = moments(whitened_cross(factor, Kzx), self.V)
+        variance = self._left(X, explained)
+        return Marginals(self._add_mean(mean, X), jnp.broadcast_to(variance[:, None], mean.shape))
+
+    def _left(self, X, explained):
         prior = self.kernel.diag(X)
         # rounding may leave a share of the prior below zero; the jitter keeps the exact value above it
-        variance = jnp.maximum(prior - explained, float(jnp.finfo(X.dtype).eps) * prior)
-        return Marginals(self._add_mean(mean, X), jnp.broadcast_to(variance[:, None], mean.shape))
+        return jnp.maximum(prior - explained, float(jnp.finfo(X.dtype).eps) * prior)
+
+    def whitened(self, X: Float[Array, "N D"]) -> tuple[list[Float[Array, "_ N"]], Float[Array, " N"]]:
+        """`A = Lz^-1 Kzx` in row blocks, and the prior variance that it leaves unexplained."""
+        A = whiten(self._Kzz(), tuple(self.kernel(Z, X) for Z in row_blocks(self.Z)))
+        explained = sum(jnp.sum(a * a, axis=0) for a in A)
+        return A, self._left(X, explained)
 
     def factor(self) -> Float[Array, "M M"]:
         """`Lz^-1`, which does not depend on the rows."""
@@ -83,12 +92,29 @@ class DeepGP(eqx.Module):
 
     def propagate(self, X: Float[Array, "N D"], key: Array, factors: tuple[Array, ...] | None = None) -> Marginals:
         """Marginals of the last layer: hidden layers by one draw per row and output, the last one exactly."""
-        factors_or_none = factors or (None,) * self.depth
-        keys = jr.split(key, self.depth - 1) if self.depth > 1 else ()
-        for layer, factor, layer_key in zip(self.layers[:-1], factors_or_none[:-1], keys, strict=True):
+        last = None if factors is None else factors[-1]
+        return self.layers[-1].conditional(self.hidden(X, key, factors), last)
+
+    def hidden(
+        self,
+        X: Float[Array, "N D"],
+        key: Array,
+        factors: tuple[Array, ...] | None = None,
+        num_drawn: int | None = None,
+    ) -> Float[Array, "N H"]:
+        """What the last layer sees: hidden layers by one draw. Rows from `num_drawn` on pass by the layers' means."""
+        if self.depth == 1:
+            return X
+        if factors is None:
+            factors = (None,) * self.depth
+        is_drawn = jnp.arange(X.shape[0]) < (X.shape[0] if num_drawn is None else num_drawn)
+        for layer, factor, layer_key in zip(self.layers[:-1], factors[:-1], jr.split(key, self.depth - 1), strict=True):
             f = layer.conditional(X, factor)
-            X = f.mean + jnp.sqrt(f.variance) * jr.normal(layer_key, f.mean.shape, f.mean.dtype)
-        return self.layers[-1].conditional(X, factors_or_none[-1])
+            noise = jr.normal(layer_key, f.mean.shape, f.mean.dtype)
+            if num_drawn is not None:
+                noise = jnp.where(is_drawn[:, None], noise, 0.0)
+            X = f.mean + jnp.sqrt(f.variance) * noise
+        return X
 
     def factors(self) -> tuple[Float[Array, "M M"], ...]:
         """Each layer's `factor`, for `propagate`."""

@@ -5,15 +5,17 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import equinox as eqx
+import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 from jaxtyping import Array
 
+from bsgp.anchor import Anchor
 from bsgp.bijectors import Exp
 from bsgp.checks import check_count, check_option
 from bsgp.inducing import AbstractInducingPrior
 from bsgp.infer import Report, Run, sample
-from bsgp.likelihoods import AbstractLikelihood
+from bsgp.likelihoods import AbstractLikelihood, Gaussian
 from bsgp.model import DeepGP, init_deep_gp
 from bsgp.plan import Plan
 from bsgp.posterior import Posterior
@@ -30,20 +32,26 @@ class Recipe:
     plan: Plan
     treatment: Mapping[str, str] = field(default_factory=dict)
     objective: str = "fitc"
+    num_anchor: int | None = None
+    """Rows that anchor the coordinates of u where the likelihood is Gaussian (`bsgp.anchor`); None for plain V."""
+    start_noise: float = 1.0
+    """Noise variance to begin from, of a standardised target."""
     noise_prior: AbstractPrior | None = None
     """None keeps the default of `target.DEFAULT_PRIORS`."""
 
 
 def default_recipe(num_rows: int, num_inputs: int, num_targets: int, depth: int) -> Recipe:
-    """One for all data sets and depths, about 21,000 gradient evaluations; docs/recipe.md says how it was found.
+    """One for all data sets and depths; docs/recipe.md says how it was found.
 
-    With many rows the posterior is narrow and far from the start: most updates before the draws go to the warm start.
-    With few rows the mode lies outside of where the posterior's mass is, and burn-in has to come back from it.
+    Up to 1,000 rows anchor u, all of them where there are no more: with a single layer u is integrated out. More rows
+    make the posterior narrower and farther from the start, and the warm start longer.
     """
     del num_inputs, num_targets, depth
-    warm_start = min(8_000, max(1_000, num_rows))
-    plan = Plan(warm_start=warm_start, burn_in=12_800 - warm_start)
-    return Recipe("default", num_inducing=min(100, num_rows), plan=plan)
+    if num_rows <= 1_000:
+        plan = Plan(warm_start=2_500, burn_in=2_560, thinning=12, batch_size=500)
+        return Recipe("default", num_inducing=min(100, num_rows), plan=plan, num_anchor=num_rows, start_noise=0.01)
+    plan = Plan(warm_start=5_000, burn_in=2_560, thinning=18, batch_size=1_000)
+    return Recipe("default", num_inducing=128, plan=plan, num_anchor=500, start_noise=0.01)
 
 
 def paper_recipe(num_rows: int, num_inputs: int, num_targets: int, depth: int) -> Recipe:
@@ -110,19 +118,29 @@ def fit(
     depth = check_count("depth", depth)
     if isinstance(recipe, str):
         recipe = named_recipe(recipe, X, y, depth)
-    model_key, sample_key = jr.split(key)
+    model_key, anchor_key, sample_key = jr.split(key, 3)
     model = init_deep_gp(
         X, likelihood, model_key, num_targets=y.shape[1], num_inducing=recipe.num_inducing, depth=depth
     )
     target = Target(
         model,
         X.shape[0],
+        anchor=_anchor(X, y, likelihood, recipe, anchor_key),
         priors=_priors(model, recipe, inducing_prior),
         objective=recipe.objective,
         treatment=recipe.treatment,
     )
     run = sample(target, X, y, sample_key, plan=recipe.plan, num_chains=num_chains, report=report)
     return Fit(Posterior.from_run(run), run)
+
+
+def _anchor(X, y, likelihood: AbstractLikelihood, recipe: Recipe, key: Array) -> Anchor | None:
+    if recipe.num_anchor is None or not isinstance(likelihood, Gaussian):
+        return None
+    rows = slice(None)
+    if recipe.num_anchor < X.shape[0]:
+        rows = np.asarray(jr.choice(key, X.shape[0], (recipe.num_anchor,), replace=False))
+    return Anchor(jnp.asarray(X[rows]), jnp.asarray(y[rows]))
 
 
 def _priors(model: DeepGP, recipe: Recipe, inducing_prior: AbstractInducingPrior | None) -> DeepGP:

@@ -13,11 +13,13 @@ import jax.random as jr
 import jax.tree_util as jtu
 from jaxtyping import Array, Float, PyTree
 
+from bsgp.anchor import Anchor, Conditional
 from bsgp.bijectors import AbstractBijector, Identity
 from bsgp.checks import check_count, check_option
+from bsgp.fastpath import moments
 from bsgp.inducing import AbstractInducingPrior, InducingNormal
 from bsgp.model import DeepGP
-from bsgp.numerics import log_mean_exp
+from bsgp.numerics import Marginals, log_mean_exp
 from bsgp.priors import AbstractPrior, LogNormal, Normal
 
 BLOCKS = ("u", "Z", "theta", "noise")
@@ -105,6 +107,7 @@ class Target(eqx.Module):
     objective: str = eqx.field(static=True)
     treatment: tuple[tuple[str, str], ...] = eqx.field(static=True)
     num_passes: int = eqx.field(static=True)
+    anchor: Anchor | None
 
     def __init__(
         self,
@@ -115,18 +118,36 @@ class Target(eqx.Module):
         objective: str = "fitc",
         treatment: Mapping[str, str] | None = None,
         num_passes: int = 1,
+        anchor: Anchor | None = None,
     ):
-        """`num_passes` > 1 averages the likelihood over that many draws of the hidden layers before the log."""
+        """`num_passes` > 1 averages the likelihood over that many draws of the hidden layers before the log.
+
+        `anchor` changes the coordinates of the last layer's u, not the target; see `bsgp.anchor`.
+        """
         self.model = model
         self.priors = default_priors(model) if priors is None else priors
         self.num_data = check_count("num_data", num_data)
         self.objective = check_option("objective", objective, OBJECTIVES)
         self.treatment = tuple(_check_treatment(treatment or {}).items())
         self.num_passes = check_count("num_passes", num_passes)
+        self.anchor = anchor
+        if anchor is not None:
+            self._check_anchor()
+
+    def _check_anchor(self):
+        likelihood = type(self.model.likelihood).__name__
+        if likelihood != "Gaussian" or self._treats("u") != "sample" or self.num_passes > 1:
+            raise ValueError(
+                "`anchor` must go with a Gaussian likelihood, a sampled u and one pass, got "
+                f"{likelihood}, u: {self._treats('u')!r} and {self.num_passes}. Pass `anchor=None`."
+            )
+
+    def _treats(self, block: str) -> str:
+        return dict(self.treatment)[block]
 
     def treatment_of(self, path) -> str:
         block = block_of(path)
-        return "fix" if block is None else dict(self.treatment)[block]
+        return "fix" if block is None else self._treats(block)
 
     def select(self, tree: PyTree, *treatments: str) -> PyTree:
         """`tree` with the leaves of other treatments replaced by None."""
@@ -134,16 +155,42 @@ class Target(eqx.Module):
 
     def unconstrain(self, model: DeepGP) -> DeepGP:
         """The position of a model: its sampled and optimised leaves on the real line."""
+        if self.anchor is not None:
+            model = _with_last_V(model, self._conditional(model).to_xi(model.layers[-1].V))
         free = self.select(model, "sample", "optimise")
         return self._map_with_prior(lambda _, prior, leaf: _bijector(prior).inverse(leaf), free)
 
     def constrain(self, position: DeepGP) -> tuple[DeepGP, Float[Array, ""]]:
         """The model at a position, and the log Jacobian of its sampled leaves."""
+        model, log_det = self._constrain_all_but_u(position)
+        if self.anchor is None:
+            return model, log_det
+        conditional = self._conditional(model)
+        return _with_last_V(model, conditional.to_V(model.layers[-1].V)), log_det + conditional.log_det
+
+    def _constrain_all_but_u(self, position: DeepGP) -> tuple[DeepGP, Float[Array, ""]]:
+        """As `constrain`, with xi left in the place of an anchored V."""
         free = self._map_with_prior(lambda _, prior, leaf: _bijector(prior).forward(leaf), position)
         log_dets = self._map_with_prior(
             lambda _, prior, leaf: jnp.sum(_bijector(prior).log_det(leaf)), self.select(position, "sample")
         )
         return eqx.combine(free, self.model), sum(jax.tree.leaves(log_dets), start=jnp.zeros((), self._dtype))
+
+    def _conditional(self, model: DeepGP) -> Conditional:
+        assert self.anchor is not None  # for the type checker
+        return self.anchor.conditional(model, self.num_data, self.objective)
+
+    @property
+    def integrates_u(self) -> bool:
+        """Whether the anchor is all rows of a shallow model, so that the log joint has a closed form in xi."""
+        return self.anchor is not None and self.model.depth == 1 and self.anchor.X.shape[0] == self.num_data
+
+    def start(self) -> DeepGP:
+        """The model's position; an anchored u begins at its conditional mean."""
+        position = self.unconstrain(self.model)
+        if self.anchor is None:
+            return position
+        return _with_last_V(position, jnp.zeros_like(position.layers[-1].V))
 
     def log_prior(self, model: DeepGP) -> Float[Array, ""]:
         """Over the free blocks only: a fixed one adds a constant."""
@@ -157,10 +204,14 @@ class Target(eqx.Module):
         terms = self._map_with_prior(term, self.select(model, "sample", "optimise"))
         return sum(jax.tree.leaves(terms), start=jnp.zeros((), self._dtype))
 
+    def integral(self, model: DeepGP):
+        """The likelihood's integral that the objective is made of."""
+        likelihood = model.likelihood
+        return likelihood.log_expected_prob if self.objective == "fitc" else likelihood.expected_log_prob
+
     def log_likelihood(self, model: DeepGP, batch: Batch, key: Array) -> Float[Array, " B"]:
         """The objective's integral for each row, outputs summed."""
-        likelihood = model.likelihood
-        integral = likelihood.log_expected_prob if self.objective == "fitc" else likelihood.expected_log_prob
+        integral = self.integral(model)
 
         def one_pass(pass_key):
             return jnp.sum(integral(batch.y, model.propagate(batch.X, pass_key)), axis=1)
@@ -172,9 +223,28 @@ class Target(eqx.Module):
 
     def log_joint(self, position: DeepGP, batch: Batch, key: Array) -> Float[Array, ""]:
         """eq. 5 (FITC) or eq. 3 (VFE) on a minibatch, as a density over the sampled coordinates."""
+        if self.anchor is not None:
+            return self._anchored_log_joint(self.anchor, position, batch, key)
         model, log_det = self.constrain(position)
         scale = self.num_data / batch.X.shape[0]
         return self.log_prior(model) + log_det + scale * jnp.sum(self.log_likelihood(model, batch, key))
+
+    def _anchored_log_joint(self, anchor: Anchor, position: DeepGP, batch: Batch, key: Array) -> Float[Array, ""]:
+        """The same from one pass of batch and anchor rows together, which share every factorisation."""
+        model, log_det = self._constrain_all_but_u(position)
+        if self.integrates_u:  # xi in the place of V: its N(0, I) prior is the density of xi
+            return self.log_prior(model) + log_det + self._conditional(model).log_evidence
+        num_rows = batch.X.shape[0]
+        last = model.layers[-1]
+        A, left = last.whitened(model.hidden(jnp.concatenate([batch.X, anchor.X]), key, num_drawn=num_rows))
+        times = self.num_data / anchor.num_rows
+        anchored = [a[:, num_rows:] for a in A], left[num_rows:]
+        conditional = anchor.conditional_at(*anchored, model.likelihood, times, self.objective)
+        V = conditional.to_V(last.V)
+        mean, _ = moments([a[:, :num_rows] for a in A], V)
+        f = Marginals(mean, jnp.broadcast_to(left[:num_rows, None], mean.shape))
+        log_likelihood = self.num_data / num_rows * jnp.sum(self.integral(model)(batch.y, f))
+        return self.log_prior(_with_last_V(model, V)) + log_det + conditional.log_det + log_likelihood
 
     @property
     def _dtype(self):
@@ -184,6 +254,10 @@ class Target(eqx.Module):
         """`function(path, prior, leaf)` over the leaves of a masked tree; None stays None."""
         priors = {leaf_name(path): prior for path, prior in jtu.tree_leaves_with_path(self.priors, is_leaf=is_prior)}
         return jtu.tree_map_with_path(lambda path, leaf: function(path, priors[leaf_name(path)], leaf), tree)
+
+
+def _with_last_V(model: DeepGP, V: Float[Array, "M P"]) -> DeepGP:
+    return eqx.tree_at(lambda tree: tree.layers[-1].V, model, V)
 
 
 def _bijector(prior: AbstractPrior | AbstractInducingPrior) -> AbstractBijector:

@@ -14,7 +14,7 @@ TEST_SHARE = 0.2
 
 def fold_rows(num_rows: int, fold: int) -> tuple[np.ndarray, np.ndarray]:
     """Train and test row numbers of a fold: repeated random hold-outs of a fifth, not a partition."""
-    order = np.random.RandomState(check_count("fold", fold, 0)).permutation(num_rows)  # noqa: NPY002 - theirs, bit for bit
+    order = np.random.RandomState(check_count("fold", fold, 0)).permutation(num_rows)
     num_test = math.ceil(TEST_SHARE * num_rows)
     return order[num_test:], order[:num_test]
 

@@ -49,7 +49,9 @@ class NamedDataset:
 def schemas() -> dict[str, Schema]:
     """Every data set that is known, by name."""
     known = json.loads(files("bsgp.data").joinpath("named_sets.json").read_text())
-    fields = {name: {key: tuple(v) if isinstance(v, list) else v for key, v in one.items()} for name, one in known.items()}
+    fields = {
+        name: {key: tuple(v) if isinstance(v, list) else v for key, v in one.items()} for name, one in known.items()
+    }
     return {name: Schema(name, **one) for name, one in fields.items()}
 
 
