@@ -78,7 +78,7 @@ def test_a_chain_that_runs_too_hot_is_flagged(getkey):
 
 def test_a_chain_that_still_moves_is_flagged(getkey):
     target, X, y = tiny_target()
-    cold_start = Plan(warm_start=0, burn_in=0, num_draws=100, thinning=5, step_size=0.01)
+    cold_start = Plan(warm_start=0, burn_in=0, num_draws=400, thinning=5, step_size=0.02)
     warnings = sample(target, X, y, getkey(), plan=cold_start).warnings
     assert any("still moves" in warning and "burn_in" in warning for warning in warnings)
 

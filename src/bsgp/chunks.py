@@ -86,7 +86,7 @@ def init_chains(target: Target, plan: Plan, positions: DeepGP) -> Chain:
 
 
 def warm_start_optimiser(plan: Plan) -> optax.GradientTransformation:
-    """Adam whose rate falls along a cosine: long steps first, and at the end an optimum that minibatches do not blur."""
+    """Adam whose rate falls along a cosine: long steps first, and at the end no blur from minibatches."""
     return optax.adam(optax.cosine_decay_schedule(plan.learning_rate, max(plan.warm_start, 1), FINAL_RATE))
 
 

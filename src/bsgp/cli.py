@@ -35,13 +35,22 @@ def numbers(text: str, name: str) -> list[int]:
     return result
 
 
+def _console():
+    """Standard output; wide where it is not a terminal, since folded cells serve nobody."""
+    from rich.console import Console
+
+    console = Console()
+    if not console.is_terminal:
+        console.width = 160
+    return console
+
+
 @data_app.command(name="list")
 def data_list(*, data_dir: DataDir = None) -> None:
     """Show which data sets are there, and where a missing one comes from.
 
     Example: bsgp data list --data-dir ../shared/data
     """
-    from rich.console import Console
     from rich.table import Table
 
     from bsgp.data.named import available
@@ -53,7 +62,7 @@ def data_list(*, data_dir: DataDir = None) -> None:
             schema.name, f"{schema.rows:,}", str(len(schema.inputs)), str(len(schema.targets)), schema.task,
             one.state, schema.source, style=None if one.state == "there" else "yellow",
         )  # fmt: skip
-    Console().print(table)
+    _console().print(table)
 
 
 @bench_app.command(name="run")
@@ -115,8 +124,6 @@ def bench_table(
 
     Example: bsgp bench table runs --markdown table.md
     """
-    from rich.console import Console
-
     from bsgp.experiments.paper import authors_mnll, paper_file
     from bsgp.experiments.runner import read_records
     from bsgp.experiments.table import compare, summary, to_markdown, to_terminal
@@ -126,7 +133,7 @@ def bench_table(
         raise ValueError(f"`{runs}` must hold finished runs, got none. Start some with `bsgp bench run`.")
     path = paper_file(paper_dir, data_dir)
     rows = compare(records, {} if path is None else authors_mnll(path))
-    console = Console()
+    console = _console()
     console.print(to_terminal(rows))
     for line in summary(rows):
         console.print(line)

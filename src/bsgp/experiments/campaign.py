@@ -25,11 +25,12 @@ def run_with_progress(
 
         def on_done(run: UCIRun, record: dict | None) -> None:
             bar.advance(task)
-            outcome = (
-                "failed"
-                if record is None
-                else f"MNLL {record['test_mnll']:.3f}, coverage {record['coverage90']:.2f}, {record['cpu_seconds']:.0f} CPU s"
-            )
+            outcome = "failed" if record is None else _in_brief(record)
             console.print(f"{run.key}: {outcome}", highlight=False)
 
         return run_all(runs, folder, data_dir=data_dir, num_processes=num_processes, on_done=on_done)
+
+
+def _in_brief(record: dict) -> str:
+    mnll, coverage, seconds = (record[field] for field in ("test_mnll", "coverage90", "cpu_seconds"))
+    return f"MNLL {mnll:.3f}, coverage {coverage:.2f}, {seconds:.0f} CPU s"
