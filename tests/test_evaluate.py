@@ -22,3 +22,13 @@ def test_error_rate_of_two_and_of_several_classes():
     assert error_rate(np.array([[1.0], [0.0], [1.0]]), np.array([[0.9], [0.6], [0.4]])) == 2 / 3
     probability = np.array([[0.2, 0.5, 0.3], [0.6, 0.3, 0.1]])
     assert error_rate(np.array([[1.0], [2.0]]), probability) == 0.5
+
+
+def test_rhat_of_one_chain_compares_its_halves(rng):
+    from bsgp.diagnostics import rhat
+
+    draws = rng.standard_normal((1, 400, 2))
+    draws[..., 1] += np.linspace(0, 3, 400)
+    still, moving = rhat(draws)
+    assert still < 1.02
+    assert moving > 1.2

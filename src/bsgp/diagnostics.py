@@ -9,7 +9,11 @@ def rhat(draws) -> np.ndarray:
     """Rank-normalised split R-hat of every scalar; near 1 where chains agree. One chain is split in two."""
     from arviz_stats.base import array_stats
 
-    return np.asarray(array_stats.rhat(_as_draws(draws), chain_axis=0, draw_axis=1))
+    chains = _as_draws(draws)
+    if chains.shape[0] == 1:  # ArviZ gives NaN
+        half = chains.shape[1] // 2
+        chains = np.stack([chains[0, :half], chains[0, -half:]])
+    return np.asarray(array_stats.rhat(chains, chain_axis=0, draw_axis=1))
 
 
 def ess(draws, method: str = "bulk") -> np.ndarray:

@@ -35,7 +35,8 @@ from bsgp.target import Batch, Target, block_of, leaf_name
 HEAT_LIMIT = 0.05  # the excess temperature that the step size is adapted to
 ROUGH_HEAT_LIMIT = 0.3  # the same while the mass still moves
 SAFETY = 0.7  # half the excess temperature: it grows with the square of the step
-MAX_STEP_SIZE = 0.03  # three times the authors': on few rows a chain can stay cool there and yet leave its mode
+MAX_STEP_SIZE = 0.1  # ten times the authors', where u is anchored
+MAX_PLAIN_STEP_SIZE = 0.03  # where it is not: beyond it chains of few rows stay cool and yet leave their mode
 MAX_RETRIES = 8
 PAPER_ITERATION = 21  # METHOD section 3: one update that adapts, then ten pairs of one that does and one that does not
 
@@ -190,7 +191,8 @@ class _Loop:
         pace all would crawl.
         """
         sampler = self.chains.sampler
-        wanted = np.minimum(np.asarray(sampler.step_size) * factor, MAX_STEP_SIZE)
+        longest = MAX_PLAIN_STEP_SIZE if self.target.anchor is None else MAX_STEP_SIZE
+        wanted = np.minimum(np.asarray(sampler.step_size) * factor, longest)
         others = ~self._is_noise
         if others.any():
             pace = wanted[:, others].min(axis=1, keepdims=True)
