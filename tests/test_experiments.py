@@ -37,7 +37,7 @@ def brief(recipe: Recipe) -> Recipe:
 def test_every_recipe_fits_and_predicts(name, depth, rng):
     X, y = sine(rng)
     recipe = RECIPES[name](len(X), 2, 1, depth)
-    posterior, run = fit(X, y, gaussian(1, X.dtype, recipe.start_noise), jr.key(0), recipe=brief(recipe), depth=depth)
+    posterior, run = fit(X, y, gaussian(1, X.dtype), jr.key(0), recipe=brief(recipe), depth=depth)
     assert np.isfinite(posterior.log_density(X, y, jr.key(1))).all()
     assert run.evaluations > 0
 
@@ -114,6 +114,13 @@ def test_a_failing_run_is_tried_twice_and_recorded(tmp_path):
     assert failed == [QUICK]
     (failure,) = (json.loads(line) for line in (tmp_path / "runs" / "failures.jsonl").read_text().splitlines())
     assert "no such file" in failure["error"]
+
+
+def test_a_worker_ends_when_its_campaign_is_gone(tmp_path):
+    task = json.dumps({"run": {"dataset": "yacht", "fold": 0}, "data_dir": str(tmp_path), "core": 0})
+    command = [sys.executable, "-m", "bsgp.experiments.worker", task, str(tmp_path / "out.json")]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (1, "")  # not the error about the missing file: it never got there
 
 
 def test_a_killed_campaign_goes_on_where_it_stopped(tmp_path, folder):

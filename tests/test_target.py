@@ -38,7 +38,7 @@ def test_log_joint_written_out(getkey):
         - 0.5 * np.sum(layer.Z**2)
         + st.norm.logpdf(np.log(layer.kernel.lengthscales)).sum()
         + st.norm.logpdf(np.log(layer.kernel.variance), np.log(0.05))
-        + st.norm.logpdf(np.log(noise), np.log(0.05), 2.0).sum()
+        + st.norm.logpdf(np.log(noise), np.log(0.01), 3.0).sum()
     )
     assert_allclose(target.log_joint(target.unconstrain(model), batch_of(X, y), getkey()), expected, rtol=1e-10)
 

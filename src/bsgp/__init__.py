@@ -1,7 +1,7 @@
 """Fully Bayesian sparse and deep Gaussian processes.
 
 The layers, lowest first: `kernels`, `likelihoods`, `priors`, `inducing`; `model`; `target`; `sghmc`; `infer`;
-`posterior`; `evaluate`.
+`posterior`; `evaluate`; `recipes`.
 """
 
 from bsgp.health import DivergenceError
@@ -10,6 +10,7 @@ from bsgp.model import DeepGP, Layer, init_deep_gp
 from bsgp.plan import Plan
 from bsgp.posterior import Posterior
 from bsgp.progress import progress_bar
+from bsgp.recipes import Fit, Recipe, fit
 from bsgp.target import Batch, Target, default_priors
 
 __version__ = "0.1.0"
@@ -18,12 +19,15 @@ __all__ = [
     "Batch",
     "DeepGP",
     "DivergenceError",
+    "Fit",
     "Layer",
     "Plan",
     "Posterior",
+    "Recipe",
     "Run",
     "Target",
     "default_priors",
+    "fit",
     "init_deep_gp",
     "progress_bar",
     "sample",

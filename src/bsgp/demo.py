@@ -45,7 +45,7 @@ def _linear(X_train, y_train, X_test, y_test) -> dict[str, float]:
 
 
 def _bsgp(X_train, y_train, X_test, y_test, depth: int) -> dict[str, float]:
-    from bsgp import Plan, Posterior, Target, init_deep_gp, progress_bar, sample
+    from bsgp import fit, progress_bar
     from bsgp.data.standardise import Standardiser
     from bsgp.evaluate import coverage, mnll, rmse
     from bsgp.likelihoods import gaussian
@@ -53,15 +53,11 @@ def _bsgp(X_train, y_train, X_test, y_test, depth: int) -> dict[str, float]:
     began = time.monotonic()
     x_units, y_units = Standardiser.fit(X_train), Standardiser.fit(y_train)
     X, y = x_units.transform(X_train), y_units.transform(y_train)
-    model_key, infer_key, predict_key = jr.split(jr.key(0), 3)
-    model = init_deep_gp(X, gaussian(1, X.dtype), model_key, num_inducing=50, depth=depth)
+    fit_key, predict_key = jr.split(jr.key(0))
     with progress_bar() as report:
-        run = sample(
-            Target(model, len(X)), X, y, infer_key, plan=Plan(burn_in=5_000, num_draws=200, thinning=20), report=report
-        )
+        posterior, run = fit(X, y, gaussian(1, X.dtype), fit_key, depth=depth, report=report)
     for warning in run.warnings:
         print("  note:", warning)
-    posterior = Posterior.from_run(run)
     X, y = x_units.transform(X_test), y_units.transform(y_test)
     low, high = np.moveaxis(posterior.quantiles(X, [0.05, 0.95], predict_key), -1, 0)
     return {

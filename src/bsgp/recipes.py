@@ -34,8 +34,8 @@ class Recipe:
     objective: str = "fitc"
     num_anchor: int | None = None
     """Rows that anchor the coordinates of u where the likelihood is Gaussian (`bsgp.anchor`); None for plain V."""
-    start_noise: float = 1.0
-    """Noise variance to begin from, of a standardised target."""
+    start_noise: float | None = None
+    """Noise variance that a Gaussian likelihood begins from; None keeps the likelihood's own."""
     noise_prior: AbstractPrior | None = None
     """None keeps the default of `target.DEFAULT_PRIORS`."""
 
@@ -118,6 +118,8 @@ def fit(
     depth = check_count("depth", depth)
     if isinstance(recipe, str):
         recipe = named_recipe(recipe, X, y, depth)
+    if isinstance(likelihood, Gaussian) and recipe.start_noise is not None:
+        likelihood = Gaussian(jnp.full_like(likelihood.noise_variance, recipe.start_noise))
     model_key, anchor_key, sample_key = jr.split(key, 3)
     model = init_deep_gp(
         X, likelihood, model_key, num_targets=y.shape[1], num_inducing=recipe.num_inducing, depth=depth

@@ -85,16 +85,18 @@ def _in_process(run: UCIRun, cores: Queue, data_dir) -> tuple[dict | None, str]:
             with tempfile.TemporaryDirectory() as scratch:
                 out = Path(scratch) / "record.json"
                 task = {"run": asdict(run), "data_dir": None if data_dir is None else str(data_dir), "core": core}
-                done = subprocess.run(
+                worker = subprocess.Popen(
                     [sys.executable, "-m", "bsgp.experiments.worker", json.dumps(task), str(out)],
                     env={**os.environ, **ONE_THREAD},
-                    capture_output=True,
+                    stdin=subprocess.PIPE,  # held open, never written to: its end tells the worker that we are gone
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.PIPE,
                     text=True,
-                    check=False,
                 )
-                if done.returncode == 0 and out.exists():
+                assert worker.stderr is not None  # for the type checker
+                error = worker.stderr.read()[-2_000:]
+                if worker.wait() == 0 and out.exists():
                     return json.loads(out.read_text()), ""
-                error = done.stderr[-2_000:]
     finally:
         cores.put(core)
     return None, error

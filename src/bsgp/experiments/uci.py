@@ -58,7 +58,7 @@ def run(settings: UCIRun, data_dir: str | None, report=None) -> dict:
         recipe = named_recipe(settings.recipe, fold.X, fold.y, settings.depth)
         recipe = scaled(recipe, settings.num_inducing, settings.scale)
         fit_key, test_key, train_key = jr.split(jr.key(settings.seed), 3)
-        likelihood = gaussian(num_targets, fold.X.dtype, recipe.start_noise)
+        likelihood = gaussian(num_targets, fold.X.dtype)
         posterior, chain = fit(fold.X, fold.y, likelihood, fit_key, recipe=recipe, depth=settings.depth, report=report)
         fitted, cpu_fitted = time.monotonic(), time.process_time()
         low, high = np.moveaxis(posterior.quantiles(fold.X_test, [0.05, 0.95], test_key), -1, 0)

@@ -1,0 +1,145 @@
+"""What each part of the recipe is worth: one thing is changed at a time, on a few folds, one thread.
+
+    .venv/bin/python benchmarks/recipe_study.py [--core 0]       appends to results/recipe_study.jsonl, resumable
+    .venv/bin/python benchmarks/recipe_study.py --figure         draws docs/figures/recipe.png from it
+
+The data come from the folder that `BSGP_DATA` or ../shared/data names.
+"""
+
+import argparse
+import json
+import os
+import time
+from dataclasses import replace
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+RESULTS = ROOT / "results" / "recipe_study.jsonl"
+
+# name of the study, name of the variant, changes to the recipe, changes to its plan
+SMALL = [("energy", 1), ("boston", 0)]
+LARGE = [("kin8nm", 0)]
+STUDY = [
+    ("coordinates of u", "anchored (default)", {}, {}, SMALL),
+    ("coordinates of u", "plain V", {"num_anchor": None}, {}, SMALL),
+    (
+        "coordinates of u",
+        "plain V, 21,000 evaluations",
+        {"num_anchor": None},
+        {"burn_in": 10_240, "thinning": 32},
+        SMALL,
+    ),
+    ("noise", "optimised", {"treatment": {"noise": "optimise"}}, {}, SMALL),
+    ("noise", "begun at 1", {"start_noise": 1.0}, {}, SMALL),
+    *[("warm start", f"{n:,}", {}, {"warm_start": n}, SMALL) for n in (0, 500, 8_000)],
+    *[("step size", f"{eps:g}, fixed", {}, {"step_size": eps}, SMALL) for eps in (0.003, 0.01, 0.03, 0.1)],
+    ("batch size", "1,000 (default)", {}, {}, LARGE),
+    ("batch size", "250", {}, {"batch_size": 250}, LARGE),
+    ("coordinates of u, many rows", "plain V", {"num_anchor": None}, {}, LARGE),
+]
+DRAWS = (1, 4, 16, 64, 256)
+
+
+def run_one(dataset: str, fold: int, recipe_changes: dict, plan_changes: dict) -> dict:
+    import jax.random as jr
+
+    from bsgp.data.folds import split
+    from bsgp.data.named import load_named
+    from bsgp.evaluate import mnll
+    from bsgp.likelihoods import gaussian
+    from bsgp.posterior import Posterior
+    from bsgp.recipes import default_recipe, fit
+
+    data = load_named(dataset)
+    rows = split(data.X, data.y, fold)
+    recipe = default_recipe(*rows.X.shape, rows.y.shape[1], 1)
+    recipe = replace(recipe, plan=replace(recipe.plan, **plan_changes), **recipe_changes)
+    likelihood = gaussian(rows.y.shape[1], rows.X.dtype)
+    began = time.process_time()
+    posterior, run = fit(rows.X, rows.y, likelihood, jr.key(0), recipe=recipe)
+    seconds = time.process_time() - began
+
+    def score(num_draws: int) -> float:
+        import jax
+
+        every = posterior.num_draws // num_draws
+        fewer = Posterior(jax.tree.map(lambda x: x[:, every - 1 :: every], posterior.model))
+        return mnll(fewer.log_density(rows.X_test, rows.y_test, jr.key(1)), rows.y_units.scale)
+
+    return {
+        "evaluations": run.evaluations,
+        "cpu_seconds": round(seconds, 1),
+        "test_mnll": {str(n): score(n) for n in DRAWS},
+        "predictive_ess": float(_median(posterior.predictive_ess(rows.X_test[:100], jr.key(2)))),
+        "hottest_block": max(float(t.max()) for t in run.trace.temperature.values()),
+        "warnings": len(run.warnings),
+    }
+
+
+def _median(values):
+    import numpy as np
+
+    return np.median(values)
+
+
+def main(core: int | None) -> None:
+    if core is not None:
+        os.sched_setaffinity(0, {core})
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"
+    import jax
+
+    jax.config.update("jax_enable_x64", True)
+    from bsgp.experiments.worker import commit
+    from bsgp.startup import enable_compilation_cache
+
+    enable_compilation_cache()
+    done = {(r["study"], r["variant"], r["dataset"], r["fold"]) for r in map(json.loads, _lines())}
+    for study, variant, recipe_changes, plan_changes, folds in STUDY:
+        for dataset, fold in folds:
+            if (study, variant, dataset, fold) in done:
+                continue
+            record = {"study": study, "variant": variant, "dataset": dataset, "fold": fold}
+            try:
+                record |= run_one(dataset, fold, recipe_changes, plan_changes)
+            except RuntimeError as error:  # a fixed step may well diverge: that is a result
+                record |= {"error": str(error)}
+            record["commit"] = commit()
+            with RESULTS.open("a") as file:
+                file.write(json.dumps(record) + "\n")
+            print(record, flush=True)
+
+
+def _lines() -> list[str]:
+    return RESULTS.read_text().splitlines() if RESULTS.exists() else []
+
+
+def figure() -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    records = [json.loads(line) for line in _lines()]
+    datasets = [("energy", 1), ("boston", 0), ("kin8nm", 0)]
+    drawing, axes = plt.subplots(1, 3, figsize=(12, 4.2), layout="constrained")
+    for axis, (dataset, fold) in zip(axes, datasets, strict=True):
+        rows = [r for r in records if (r["dataset"], r["fold"]) == (dataset, fold) and "test_mnll" in r]
+        labels = [f"{r['study']}: {r['variant']}" for r in rows]
+        axis.barh(range(len(rows)), [r["test_mnll"]["256"] for r in rows], color="#0072B2", height=0.6)
+        low = min(r["test_mnll"]["256"] for r in rows)
+        high = max(r["test_mnll"]["256"] for r in rows)
+        axis.set_xlim(low - 0.3 * (high - low), high + 0.15 * (high - low))
+        axis.set_yticks(range(len(rows)), labels, fontsize=7)
+        axis.invert_yaxis()
+        for y, r in enumerate(rows):
+            axis.text(r["test_mnll"]["256"], y, f" {r['cpu_seconds']:.0f} s", va="center", fontsize=7)
+        axis.set(title=f"{dataset}, fold {fold}", xlabel="test MNLL (lower is better); CPU s at the bar")
+    drawing.savefig(ROOT / "docs" / "figures" / "recipe.png", dpi=130)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--core", type=int)
+    parser.add_argument("--figure", action="store_true")
+    options = parser.parse_args()
+    figure() if options.figure else main(options.core)
