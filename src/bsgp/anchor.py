@@ -81,7 +81,7 @@ class Anchor(eqx.Module):
 
         outputs = [one_output(self.y[:, p], likelihood.noise_variance[p]) for p in range(self.y.shape[1])]
         means, roots, log_evidence = zip(*outputs, strict=True)
-        return Conditional(jnp.stack(means, axis=1), jnp.stack(roots), sum(log_evidence))
+        return Conditional(jnp.stack(means, axis=1), jnp.stack(roots), jnp.sum(jnp.stack(log_evidence)))
 
 
 @jax.custom_vjp

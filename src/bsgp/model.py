@@ -105,10 +105,10 @@ class DeepGP(eqx.Module):
         """What the last layer sees: hidden layers by one draw. Rows from `num_drawn` on pass by the layers' means."""
         if self.depth == 1:
             return X
-        if factors is None:
-            factors = (None,) * self.depth
+        hidden_factors = (None,) * (self.depth - 1) if factors is None else factors[:-1]
+        keys = jr.split(key, self.depth - 1)
         is_drawn = jnp.arange(X.shape[0]) < (X.shape[0] if num_drawn is None else num_drawn)
-        for layer, factor, layer_key in zip(self.layers[:-1], factors[:-1], jr.split(key, self.depth - 1), strict=True):
+        for layer, factor, layer_key in zip(self.layers[:-1], hidden_factors, keys, strict=True):
             f = layer.conditional(X, factor)
             noise = jr.normal(layer_key, f.mean.shape, f.mean.dtype)
             if num_drawn is not None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -49,10 +50,11 @@ class NamedDataset:
 def schemas() -> dict[str, Schema]:
     """Every data set that is known, by name."""
     known = json.loads(files("bsgp.data").joinpath("named_sets.json").read_text())
-    fields = {
-        name: {key: tuple(v) if isinstance(v, list) else v for key, v in one.items()} for name, one in known.items()
-    }
-    return {name: Schema(name, **one) for name, one in fields.items()}
+    return {name: Schema(name=name, **_with_tuples(one)) for name, one in known.items()}
+
+
+def _with_tuples(fields: dict[str, Any]) -> dict[str, Any]:
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in fields.items()}
 
 
 def data_folder(folder: str | os.PathLike | None = None) -> Path:

@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -44,15 +45,15 @@ class Row:
 
 def compare(records: Iterable[dict], authors: dict[Key, float]) -> list[Row]:
     """A row for every method, recipe, data set and depth among the records."""
-    groups: dict[tuple, list[dict]] = defaultdict(list)
+    groups: dict[tuple[int, str, str, str], list[dict]] = defaultdict(list)
     for record in records:
         groups[record["depth"], record["method"], _variant(record), record["dataset"]].append(record)
 
-    def order(item):
-        (depth, method, variant, dataset), _ = item
+    def order(key):
+        depth, method, variant, dataset = key
         return depth, method, variant, UCI.index(dataset) if dataset in UCI else len(UCI), dataset
 
-    return [_row(*key, group, authors) for key, group in sorted(groups.items(), key=order)]
+    return [_row(key, groups[key], authors) for key in sorted(groups, key=order)]
 
 
 def _variant(record: dict) -> str:
@@ -61,7 +62,8 @@ def _variant(record: dict) -> str:
     return " ".join([record["recipe"], *extras])
 
 
-def _row(depth: int, method: str, variant: str, dataset: str, group: list[dict], authors: dict[Key, float]) -> Row:
+def _row(key: tuple[int, str, str, str], group: list[dict], authors: dict[Key, float]) -> Row:
+    depth, method, variant, dataset = key
     ours = np.asarray([record["test_mnll"] for record in group])
     keys = [(method, dataset, depth, record["fold"]) for record in group]
     theirs = np.asarray([authors[key] for key in keys]) if all(key in authors for key in keys) else None
@@ -93,7 +95,8 @@ def _paired_p_value(differences: np.ndarray) -> float | None:
 
     if differences.size < 5 or not differences.any():
         return None
-    return float(wilcoxon(differences).pvalue)
+    result: Any = wilcoxon(differences)  # SciPy's annotations do not know its attributes
+    return float(result.pvalue)
 
 
 HEADER = (

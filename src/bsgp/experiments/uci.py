@@ -47,7 +47,7 @@ def run(settings: UCIRun, data_dir: str | None, report=None) -> dict:
     from bsgp.data.folds import split
     from bsgp.data.named import load_named
     from bsgp.evaluate import coverage, mnll, rmse
-    from bsgp.likelihoods import gaussian
+    from bsgp.likelihoods import Gaussian, gaussian
     from bsgp.recipes import fit, named_recipe, scaled
 
     began, cpu_began = time.monotonic(), time.process_time()
@@ -66,6 +66,7 @@ def run(settings: UCIRun, data_dir: str | None, report=None) -> dict:
         log_density = posterior.log_density(fold.X_test, fold.y_test, jr.clone(test_key))
         train_log_density = posterior.log_density(fold.X[:NUM_TRAIN_ROWS], fold.y[:NUM_TRAIN_ROWS], train_key)
         rhat = posterior.predictive_rhat(fold.X_test[:NUM_RHAT_ROWS], jr.clone(test_key))
+        assert isinstance(posterior.model.likelihood, Gaussian)  # for the type checker
         noise = np.asarray(posterior.model.likelihood.noise_variance)
     return {
         **asdict(settings),
