@@ -17,7 +17,7 @@ ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "results" / "recipe_study.jsonl"
 
 # name of the study, name of the variant, changes to the recipe, changes to its plan
-SMALL = [("energy", 1), ("boston", 0)]
+SMALL = [("energy", 1)]
 LARGE = [("kin8nm", 0)]
 STUDY = [
     ("coordinates of u", "anchored (default)", {}, {}, SMALL),
@@ -120,8 +120,8 @@ def figure() -> None:
     import matplotlib.pyplot as plt
 
     records = [json.loads(line) for line in _lines()]
-    datasets = [("energy", 1), ("boston", 0), ("kin8nm", 0)]
-    drawing, axes = plt.subplots(1, 3, figsize=(12, 4.2), layout="constrained")
+    datasets = [*SMALL, *LARGE]
+    drawing, axes = plt.subplots(1, 2, figsize=(11, 4.2), layout="constrained")
     for axis, (dataset, fold) in zip(axes, datasets, strict=True):
         rows = [r for r in records if (r["dataset"], r["fold"]) == (dataset, fold) and "test_mnll" in r]
         labels = [f"{r['study']}: {r['variant']}" for r in rows]

@@ -23,6 +23,10 @@ from bsgp.priors import AbstractPrior, Flat
 from bsgp.target import Target, default_priors, is_prior
 
 
+PLAIN_PLAN = Plan(warm_start=4_000, burn_in=8_192, thinning=32)
+"""Where u cannot be anchored: 20,384 gradient evaluations."""
+
+
 @dataclass(frozen=True)
 class Recipe:
     """How a table becomes a posterior: size of the model, what is sampled, and for how long."""
@@ -43,15 +47,16 @@ class Recipe:
 def default_recipe(num_rows: int, num_inputs: int, num_targets: int, depth: int) -> Recipe:
     """One for all data sets and depths; docs/recipe.md says how it was found.
 
-    Up to 1,000 rows anchor u, all of them where there are no more: with a single layer u is integrated out. More rows
-    make the posterior narrower and farther from the start, and the warm start longer.
+    Up to 1,000 rows all anchor u, which a single layer then integrates out, and chains are short. More rows make the
+    posterior narrower and farther from the start, the warm start longer, and more inducing points worth their while.
     """
-    del num_inputs, num_targets, depth
+    del num_inputs, num_targets
     if num_rows <= 1_000:
         plan = Plan(warm_start=2_500, burn_in=2_560, thinning=12, batch_size=500)
         return Recipe("default", num_inducing=min(100, num_rows), plan=plan, num_anchor=num_rows, start_noise=0.01)
-    plan = Plan(warm_start=5_000, burn_in=2_560, thinning=18, batch_size=1_000)
-    return Recipe("default", num_inducing=128, plan=plan, num_anchor=500, start_noise=0.01)
+    plan = Plan(warm_start=8_000, burn_in=3_840, thinning=32, batch_size=1_000)
+    num_inducing = 128 if depth == 1 else 100
+    return Recipe("default", num_inducing=num_inducing, plan=plan, num_anchor=500, start_noise=0.01)
 
 
 def paper_recipe(num_rows: int, num_inputs: int, num_targets: int, depth: int) -> Recipe:
@@ -118,6 +123,8 @@ def fit(
     depth = check_count("depth", depth)
     if isinstance(recipe, str):
         recipe = named_recipe(recipe, X, y, depth)
+        if recipe.num_anchor is not None and not isinstance(likelihood, Gaussian):
+            recipe = replace(recipe, plan=PLAIN_PLAN)  # nothing to anchor: longer chains in the place of better ones
     if isinstance(likelihood, Gaussian) and recipe.start_noise is not None:
         likelihood = Gaussian(jnp.full_like(likelihood.noise_variance, recipe.start_noise))
     model_key, anchor_key, sample_key = jr.split(key, 3)
