@@ -72,6 +72,16 @@ def test_a_likelihood_without_a_conditional_is_fitted_without_an_anchor(rng):
     assert ((probability > 0) & (probability < 1)).all()
 
 
+def test_fit_refuses_what_does_not_fit(rng):
+    X, y = sine(rng)
+    with pytest.raises(ValueError, match="two-dimensional"):
+        fit(X, y.ravel(), gaussian(1, X.dtype), jr.key(0))
+    with pytest.raises(ValueError, match="rows"):
+        fit(X, y[:-1], gaussian(1, X.dtype), jr.key(0))
+    with pytest.raises(ValueError, match="recipe"):
+        fit(X, y, gaussian(1, X.dtype), jr.key(0), recipe="grandmother's")
+
+
 def test_scaling_keeps_draws():
     recipe = scaled(default_recipe(500, 2, 1, 1), num_inducing=10, scale=2.0)
     assert recipe.plan.num_draws == Plan().num_draws

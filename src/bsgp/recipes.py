@@ -12,7 +12,7 @@ from jaxtyping import Array
 
 from bsgp.anchor import Anchor
 from bsgp.bijectors import Exp
-from bsgp.checks import check_count, check_option
+from bsgp.checks import check_count, check_matrix, check_option
 from bsgp.inducing import AbstractInducingPrior
 from bsgp.infer import Report, Run, sample
 from bsgp.likelihoods import AbstractLikelihood, Gaussian
@@ -21,7 +21,6 @@ from bsgp.plan import Plan
 from bsgp.posterior import Posterior
 from bsgp.priors import AbstractPrior, Flat
 from bsgp.target import Target, default_priors, is_prior
-
 
 PLAIN_PLAN = Plan(warm_start=4_000, burn_in=8_192, thinning=32)
 """Where u cannot be anchored: 20,384 gradient evaluations."""
@@ -120,6 +119,8 @@ def fit(
     report: Report | None = None,
 ) -> Fit:
     """Fit standardised `X [N D]`, `y [N P]`."""
+    X = check_matrix("X", X)
+    y = check_matrix("y", y, rows=X.shape[0])
     depth = check_count("depth", depth)
     if isinstance(recipe, str):
         recipe = named_recipe(recipe, X, y, depth)
