@@ -184,7 +184,7 @@ def test_verdicts_and_summary():
     (line,) = summary(rows)
     assert "1 of 3 sets" in line
     assert "naval" in line
-    assert "| 1 | naval | 2 |" in to_markdown(rows)
+    assert "| 1 | default | naval | 2 |" in to_markdown(rows)
 
 
 def test_the_authors_figures_are_read_from_beside_the_data(folder):
