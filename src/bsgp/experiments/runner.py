@@ -85,18 +85,24 @@ def _in_process(run: UCIRun, cores: Queue, data_dir) -> tuple[dict | None, str]:
             with tempfile.TemporaryDirectory() as scratch:
                 out = Path(scratch) / "record.json"
                 task = {"run": asdict(run), "data_dir": None if data_dir is None else str(data_dir), "core": core}
-                worker = subprocess.Popen(
-                    [sys.executable, "-m", "bsgp.experiments.worker", json.dumps(task), str(out)],
-                    env={**os.environ, **ONE_THREAD},
-                    stdin=subprocess.PIPE,  # held open, never written to: its end tells the worker that we are gone
-                    stdout=subprocess.DEVNULL,
-                    stderr=subprocess.PIPE,
-                    text=True,
-                )
-                assert worker.stderr is not None  # for the type checker
-                error = worker.stderr.read()[-2_000:]
-                if worker.wait() == 0 and out.exists():
+                returncode, error = _run_worker(json.dumps(task), out)
+                if returncode == 0 and out.exists():
                     return json.loads(out.read_text()), ""
     finally:
         cores.put(core)
     return None, error
+
+
+def _run_worker(task: str, out: Path) -> tuple[int, str]:
+    """The exit code of a worker, and the end of what it said."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "bsgp.experiments.worker", task, str(out)],
+        env={**os.environ, **ONE_THREAD},
+        stdin=subprocess.PIPE,  # held open, never written to: its end tells the worker that we are gone
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as worker:
+        assert worker.stderr is not None  # for the type checker
+        said = worker.stderr.read()
+        return worker.wait(), said[-2_000:]
