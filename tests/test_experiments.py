@@ -65,6 +65,15 @@ def test_the_paper_recipe_optimises_the_noise_and_keeps_it_for_the_draws(rng):
     assert run.evaluations > recipe.plan.evaluations  # Adam's count, too
 
 
+def test_the_paper_recipe_has_one_noise_for_all_targets(rng):
+    X, y = sine(rng)
+    y = np.concatenate([y, -2 * y], axis=1)
+    posterior, _ = fit(X, y, gaussian(2, X.dtype), jr.key(0), recipe=brief(paper_recipe(len(X), 2, 2, 1)))
+    assert posterior.model.likelihood.noise_variance.shape[-1] == 1
+    assert posterior.predict(X, jr.key(1)).variance.shape == y.shape
+    assert np.isfinite(posterior.quantiles(X, [0.1], jr.key(2))).all()
+
+
 def test_a_likelihood_without_a_conditional_is_fitted_without_an_anchor(rng):
     X, y = sine(rng)
     posterior, _ = fit(X, (y > 0).astype(float), Bernoulli(), jr.key(0), recipe=brief(default_recipe(60, 2, 1, 1)))

@@ -39,6 +39,8 @@ class Recipe:
     """Rows that anchor the coordinates of u where the likelihood is Gaussian (`bsgp.anchor`); None for plain V."""
     start_noise: float | None = None
     """Noise variance that a Gaussian likelihood begins from; None keeps the likelihood's own."""
+    shares_noise: bool = False
+    """Whether all targets have one noise variance between them."""
     noise_prior: AbstractPrior | None = None
     """None keeps the default of `target.DEFAULT_PRIORS`."""
 
@@ -77,6 +79,7 @@ def paper_recipe(num_rows: int, num_inputs: int, num_targets: int, depth: int) -
         num_inducing=min(100, num_rows),
         plan=plan,
         treatment={"noise": "optimise"},
+        shares_noise=True,
         noise_prior=Flat(Exp()),
     )
 
@@ -126,8 +129,8 @@ def fit(
         recipe = named_recipe(recipe, X, y, depth)
         if recipe.num_anchor is not None and not isinstance(likelihood, Gaussian):
             recipe = replace(recipe, plan=PLAIN_PLAN)  # nothing to anchor: longer chains in the place of better ones
-    if isinstance(likelihood, Gaussian) and recipe.start_noise is not None:
-        likelihood = Gaussian(jnp.full_like(likelihood.noise_variance, recipe.start_noise))
+    if isinstance(likelihood, Gaussian):
+        likelihood = _start_noise(likelihood, recipe)
     model_key, anchor_key, sample_key = jr.split(key, 3)
     model = init_deep_gp(
         X, likelihood, model_key, num_targets=y.shape[1], num_inducing=recipe.num_inducing, depth=depth
@@ -142,6 +145,13 @@ def fit(
     )
     run = sample(target, X, y, sample_key, plan=recipe.plan, num_chains=num_chains, report=report)
     return Fit(Posterior.from_run(run), run)
+
+
+def _start_noise(likelihood: Gaussian, recipe: Recipe) -> Gaussian:
+    noise = likelihood.noise_variance
+    if recipe.start_noise is not None:
+        noise = jnp.full_like(noise, recipe.start_noise)
+    return Gaussian(noise[:1] if recipe.shares_noise else noise)
 
 
 def _anchor(X, y, likelihood: AbstractLikelihood, recipe: Recipe, key: Array) -> Anchor | None:
