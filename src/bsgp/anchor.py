@@ -79,7 +79,9 @@ class Anchor(eqx.Module):
                 log_likelihood = log_likelihood - 0.5 * times * jnp.sum(left) / noise_variance
             return mean, root, log_likelihood - jnp.sum(jnp.log(jnp.diag(root)))
 
-        outputs = [one_output(self.y[:, p], likelihood.noise_variance[p]) for p in range(self.y.shape[1])]
+        num_targets = self.y.shape[1]
+        noise = jnp.broadcast_to(likelihood.noise_variance, (num_targets,))
+        outputs = [one_output(self.y[:, p], noise[p]) for p in range(num_targets)]
         means, roots, log_evidence = zip(*outputs, strict=True)
         return Conditional(jnp.stack(means, axis=1), jnp.stack(roots), jnp.sum(jnp.stack(log_evidence)))
 

@@ -84,15 +84,19 @@ def _no_order(kind: str):
 
 
 class Gaussian(AbstractLikelihood):
-    """`y = f + e`, `e ~ N(0, noise_variance)`, one noise per output. Both integrals in closed form."""
+    """`y = f + e`, `e ~ N(0, noise_variance)`, one noise per output. Both integrals in closed form.
+
+    `shared_by` outputs have a single noise between them, if given; `noise_variance` is then `[1]`.
+    """
 
     noise_variance: Float[Array, " P"]
+    shared_by: int | None = eqx.field(static=True, default=None)
 
     def num_latent(self, num_targets):
         return num_targets
 
     def check_targets(self, y):
-        y = check_matrix("y", y, columns=self.noise_variance.shape[0])
+        y = check_matrix("y", y, columns=self.shared_by or self.noise_variance.shape[0])
         check_varies("y", y)
         return y
 

@@ -151,7 +151,7 @@ def _start_noise(likelihood: Gaussian, recipe: Recipe) -> Gaussian:
     noise = likelihood.noise_variance
     if recipe.start_noise is not None:
         noise = jnp.full_like(noise, recipe.start_noise)
-    return Gaussian(noise[:1] if recipe.shares_noise else noise)
+    return Gaussian(noise[:1], shared_by=noise.shape[0]) if recipe.shares_noise else Gaussian(noise)
 
 
 def _anchor(X, y, likelihood: AbstractLikelihood, recipe: Recipe, key: Array) -> Anchor | None:
