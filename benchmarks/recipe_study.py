@@ -143,7 +143,7 @@ def figure() -> None:
         axis.invert_yaxis()
         axis.set(title=f"{dataset}, fold {fold}", xlabel="test MNLL; beside it, evaluations")
         axis.locator_params(axis="x", nbins=5)
-        axis.legend(frameon=False, fontsize=7, loc="lower right")
+    axes[0].legend(frameon=False, fontsize=7, loc="lower right")
     drawing.savefig(ROOT / "docs" / "figures" / "recipe.png", dpi=130)
 
 
