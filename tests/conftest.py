@@ -32,3 +32,14 @@ def getkey():
     """A fresh key at every call."""
     keys = iter(jr.split(jr.key(7), 1000))
     return lambda: next(keys)
+
+
+@pytest.fixture(scope="session")
+def folder():
+    """The folder of the named data sets."""
+    from bsgp.data.named import data_folder
+
+    try:
+        return data_folder()
+    except ValueError:
+        pytest.skip("no data folder: set BSGP_DATA")

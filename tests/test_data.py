@@ -30,14 +30,6 @@ FOLDS = {
 }
 
 
-@pytest.fixture(scope="module")
-def folder():
-    try:
-        return data_folder()
-    except ValueError:
-        pytest.skip("no data folder: set BSGP_DATA")
-
-
 @pytest.mark.parametrize("name", UCI)
 def test_folds_are_the_authors_bit_for_bit(name):
     expected = FOLDS[name].split()

@@ -13,7 +13,6 @@ from numpy.testing import assert_allclose
 
 from bsgp import Plan
 from bsgp.cli import main, numbers
-from bsgp.data.named import data_folder
 from bsgp.experiments.paper import authors_mnll, paper_file
 from bsgp.experiments.runner import read_records, run_all
 from bsgp.experiments.table import compare, summary, to_markdown
@@ -99,14 +98,6 @@ def test_scaling_keeps_draws():
 
 
 # -- runner ------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def folder():
-    try:
-        return data_folder()
-    except ValueError:
-        pytest.skip("no data folder: set BSGP_DATA")
 
 
 QUICK = UCIRun("yacht", 0, num_inducing=5, scale=0.02)
