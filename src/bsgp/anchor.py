@@ -15,9 +15,8 @@ import jax.numpy as jnp
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
+from bsgp.likelihoods import LOG_2PI
 from bsgp.model import DeepGP
-
-LOG_2PI = 1.8378770664093453
 
 
 class Conditional(NamedTuple):

@@ -18,6 +18,7 @@ from bsgp.bijectors import AbstractBijector, Identity
 from bsgp.checks import check_count, check_option
 from bsgp.fastpath import moments
 from bsgp.inducing import AbstractInducingPrior, InducingNormal
+from bsgp.likelihoods import Gaussian
 from bsgp.model import DeepGP
 from bsgp.numerics import Marginals, log_mean_exp
 from bsgp.priors import AbstractPrior, LogNormal, Normal
@@ -136,7 +137,7 @@ class Target(eqx.Module):
 
     def _check_anchor(self):
         likelihood = type(self.model.likelihood).__name__
-        if likelihood != "Gaussian" or self._treats("u") != "sample" or self.num_passes > 1:
+        if not isinstance(self.model.likelihood, Gaussian) or self._treats("u") != "sample" or self.num_passes > 1:
             raise ValueError(
                 "`anchor` must go with a Gaussian likelihood, a sampled u and one pass, got "
                 f"{likelihood}, u: {self._treats('u')!r} and {self.num_passes}. Pass `anchor=None`."

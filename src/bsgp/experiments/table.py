@@ -31,6 +31,7 @@ class Row:
     coverage90: float
     authors_mean: float | None
     authors_sd: float | None
+    """Over every fold of theirs, run by us or not: the yardstick must not shrink with the folds we have."""
     difference: float | None
     p_value: float | None
     """Paired Wilcoxon signed-rank test over folds; None with fewer than five."""
@@ -67,6 +68,7 @@ def _row(key: tuple[int, str, str, str], group: list[dict], authors: dict[Key, f
     ours = np.asarray([record["test_mnll"] for record in group])
     keys = [(method, dataset, depth, record["fold"]) for record in group]
     theirs = np.asarray([authors[key] for key in keys]) if all(key in authors for key in keys) else None
+    all_theirs = np.asarray([mnll for key, mnll in authors.items() if key[:3] == (method, dataset, depth)])
 
     def average(field: str) -> float:
         return float(np.mean([record[field] for record in group]))
@@ -84,7 +86,7 @@ def _row(key: tuple[int, str, str, str], group: list[dict], authors: dict[Key, f
         nrmse=average("test_nrmse"),
         coverage90=average("coverage90"),
         authors_mean=None if theirs is None else float(theirs.mean()),
-        authors_sd=None if theirs is None else float(theirs.std()),
+        authors_sd=None if theirs is None else float(all_theirs.std()),
         difference=None if theirs is None else float(ours.mean() - theirs.mean()),
         p_value=None if theirs is None else _paired_p_value(ours - theirs),
     )
@@ -156,7 +158,10 @@ def to_terminal(rows: list[Row]):
     """A table for rich to print."""
     from rich.table import Table
 
-    table = Table(*HEADER, caption="MNLL: lower is better; theirs over the same folds. p: paired Wilcoxon over folds.")
+    table = Table(
+        *HEADER,
+        caption="MNLL: lower is better; theirs over the same folds (their sd over all). p: paired Wilcoxon over folds.",
+    )
     colours = {"better": "green", "worse": "red"}
     for row in rows:
         table.add_row(*cells(row), style=colours.get(row.verdict))

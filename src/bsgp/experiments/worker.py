@@ -7,6 +7,8 @@ import sys
 import threading
 from pathlib import Path
 
+ABANDONED = 3  # exit code of a worker whose campaign is gone
+
 
 def main(task: str, out: str) -> None:
     settings = json.loads(task)
@@ -28,7 +30,7 @@ def _end_with_the_parent() -> None:
     """A worker whose campaign was killed would go on for minutes, for nobody."""
     while os.read(0, 1):  # not `sys.stdin`: its lock, held by a thread, would break the interpreter's exit
         pass
-    os._exit(1)
+    os._exit(ABANDONED)
 
 
 def commit() -> str | None:
