@@ -1,0 +1,317 @@
+"""Read and write tables as CSV, TSV and Parquet. Whatever is wrong with a file is said in one line, with its name."""
+
+import codecs
+import csv
+import gzip
+import io
+import os
+import re
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from bsgp.data.tables import (
+    Column,
+    Table,
+    all_missing,
+    checked_table,
+    column_from_arrow,
+    column_names,
+    shown,
+    table_from_arrow,
+    ticked,
+)
+
+SEPARATORS = {".csv": ",", ".csv.gz": ",", ".tsv": "\t", ".tsv.gz": "\t"}
+PARQUET = (".parquet", ".pq")
+MISSING = ("", "NA", "NaN", "nan", "null", "NULL", "None", "N/A", "?")
+"""The words that stand for no value in CSV and TSV files."""
+_TRUTH = {"true": 1.0, "false": 0.0}
+_BLOCK = 1 << 24  # bytes; a single row must fit into one
+_RAGGED = re.compile(r"Row #(\d+): Expected (\d+) columns, got (\d+): (.*)", re.DOTALL)
+
+
+def read_table(path: str | os.PathLike) -> Table:
+    """The table in a `.csv`, `.csv.gz`, `.tsv`, `.parquet` or `.pq` file. Blank lines are skipped."""
+    import pyarrow as pa
+
+    path = Path(path).expanduser()
+    ending = _ending(path)
+    try:
+        if path.is_dir():
+            raise ValueError(f"`{path}` must be a file, got a folder. Name a file in it.")
+        return _read_parquet(path) if ending in PARQUET else _read_text(path, SEPARATORS[ending])
+    except FileNotFoundError:
+        raise ValueError(f"`{path}` must be a file, got no such file. Check its name and folder.") from None
+    except PermissionError:
+        raise ValueError(f"`{path}` must be readable, got no permission. Change its access rights.") from None
+    except UnicodeDecodeError:
+        raise _not_utf8(path) from None
+    except (OSError, EOFError, pa.ArrowException) as error:
+        raise ValueError(f"`{path}` must be whole, got a damaged file ({shown(error, 80)}). Fetch it again.") from None
+
+
+def _ending(path: Path) -> str:
+    known = (*SEPARATORS, *PARQUET)
+    ending = next((one for one in known if path.name.lower().endswith(one)), None)
+    if ending is None:
+        advice = "Save the sheet as CSV." if path.suffix.lower() in (".xls", ".xlsx", ".ods") else "Convert it first."
+        raise ValueError(f"`{path}` must end in {', '.join(known)}, got `{path.suffix or path.name}`. {advice}")
+    return ending
+
+
+def _read_parquet(path: Path) -> Table:
+    import pyarrow.parquet as pq
+
+    with path.open("rb") as file:
+        if file.seek(0, os.SEEK_END) == 0:
+            raise _empty(path)
+        table = pq.ParquetFile(file).read()  # not `pq.read_table`, which makes columns of folders such as `year=2020`
+    return table_from_arrow(table, f"`{path}`")
+
+
+def _empty(path: Path) -> ValueError:
+    return ValueError(f"`{path}` must hold a table, got an empty file. Write it again.")
+
+
+def _not_utf8(path: Path, where: str = "", encoding: str = "latin1") -> ValueError:
+    return ValueError(
+        f"`{path}` must be UTF-8 text, got another encoding{where}. "
+        f"Save it as UTF-8, for example with `iconv -f {encoding} -t utf-8`."
+    )
+
+
+class _Watched(io.RawIOBase):
+    """The bytes of a text file as they are read: those of no text are refused, and its end is remembered."""
+
+    def __init__(self, path: Path):
+        self._path = path
+        self._file: Any = gzip.GzipFile(path) if path.name.lower().endswith(".gz") else path.open("rb")
+        self._first = True
+        self.end = b""
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1, /) -> bytes:
+        block = self._file.read(size)
+        if self._first and block.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+            raise _not_utf8(self._path, encoding="utf-16")
+        if b"\0" in block:
+            raise ValueError(f"`{self._path}` must be text, got NUL bytes: it is binary or damaged. Save it as CSV.")
+        self._first = False
+        self.end = (self.end + block[-8:])[-8:]
+        return block
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
+def _read_text(path: Path, separator: str) -> Table:
+    names = _header(path, separator)
+    cells = _cells(path, separator, names)
+    columns = {name: _parse(name, cells.column(at)) for at, name in enumerate(names)}
+    return checked_table(columns, cells.num_rows, f"`{path}`")
+
+
+def _header(path: Path, separator: str) -> list[str]:
+    """The names in the first line, once it is sure that another line follows."""
+    with _Watched(path) as raw, io.TextIOWrapper(raw, encoding="utf-8-sig", newline="") as text:  # type: ignore[arg-type]
+        rows = (row for row in csv.reader(text, delimiter=separator, strict=True) if row)
+        try:
+            header = next(rows, None)
+        except csv.Error as error:
+            raise ValueError(
+                f"`{path}` must begin with a line of column names, got an error: {shown(error)}. Check its quotes."
+            ) from None
+        try:
+            has_rows = next(rows, None) is not None
+        except csv.Error:  # the reader below is the judge of it
+            has_rows = True
+    if header is None:
+        raise _empty(path)
+    if len(header) == 1 and any(other in header[0] for other in ",;\t|"):
+        raise ValueError(
+            f"`{path}` must have its columns separated by {separator!r}, got the header `{shown(header[0])}`. "
+            "Save it with that separator."
+        )
+    names = column_names([name.strip() for name in header], f"`{path}`")
+    if not has_rows:
+        raise ValueError(f"`{path}` must hold rows below its header, got none. Add some data.")
+    return names
+
+
+def _cells(path: Path, separator: str, names: list[str]) -> Any:
+    """Every cell below the header as text.
+
+    Arrow guesses a column's type from its first block and fails on later ones, and reads `00123` as a number; so it
+    splits the file into cells, and `_parse` looks at whole columns.
+    """
+    import pyarrow as pa
+    from pyarrow import csv as arrow_csv
+
+    # the header is read as a row like others and cut off: Arrow would count blank lines before it as the header
+    labels = [str(at) for at in range(len(names))]
+    parsing = arrow_csv.ParseOptions(delimiter=separator, newlines_in_values=True)
+    as_text = arrow_csv.ConvertOptions(column_types=dict.fromkeys(labels, pa.string()))
+
+    def read(use_threads: bool) -> Any:
+        reading = arrow_csv.ReadOptions(column_names=labels, use_threads=use_threads, block_size=_BLOCK)
+        with _Watched(path) as raw:
+            return arrow_csv.read_csv(raw, reading, parsing, as_text), raw.end
+
+    try:
+        try:
+            table, end = read(True)
+        except pa.ArrowInvalid:
+            table, end = read(False)  # slower, but its message says which row
+    except pa.ArrowInvalid as error:
+        raise _explained(path, names, str(error)) from None
+    if not end.rstrip().endswith(b'"') and "\n" in (table.column(len(names) - 1)[-1].as_py() or ""):
+        raise _open_quote(path)  # the last cell has swallowed the rest of the file
+    return table.slice(1)
+
+
+def _explained(path: Path, names: list[str], message: str) -> ValueError:
+    """What Arrow's message means to whoever wrote the file."""
+    ragged = _RAGGED.search(message)
+    if ragged:
+        row, expected, got, content = ragged.groups()
+        return ValueError(
+            f"`{path}` must have {expected} values in every row like its header, got {got} in row {int(row) - 1} "
+            f"(`{shown(content)}`), the header not counted. Correct it, or quote values with separators inside."
+        )
+    if "invalid UTF8" in message:
+        column = re.search(r"column #(\d+)", message)
+        return _not_utf8(path, f" in column {ticked([names[int(column.group(1))]])}" if column else "")
+    if "straddling" in message:
+        return _open_quote(path)
+    return ValueError(f"`{path}` must be a table in text, got an error: {shown(message, 80)}. Correct it.")
+
+
+def _open_quote(path: Path) -> ValueError:
+    return ValueError(f"`{path}` must close every quote, got one that runs to the end of the file. Close or remove it.")
+
+
+def _parse(name: str, cells: Any) -> Column:
+    """A column of words as numbers, booleans, dates or text: the first of these that all its words are."""
+    import pyarrow as pa
+
+    compute = _compute()
+    cells = compute.utf8_trim_whitespace(cells)
+    cells = compute.if_else(compute.is_in(cells, value_set=pa.array(MISSING)), pa.scalar(None, pa.string()), cells)
+    if cells.null_count == len(cells):
+        return all_missing(len(cells))
+    if not _has_leading_zeros(cells):
+        try:
+            return Column("number", compute.cast(cells, pa.float64()).to_numpy().copy())
+        except pa.ArrowInvalid:
+            pass
+    text = column_from_arrow(name, cells)
+    truth = {word: _TRUTH.get(word.lower()) for word in set(text.values) if word is not None}
+    if None in truth.values():
+        return text
+    return Column("boolean", np.array([truth.get(word, np.nan) for word in text.values]))
+
+
+def _has_leading_zeros(cells: Any) -> bool:
+    """Whether some are digits such as 00123, which name something: their zeros would be lost in a number."""
+    compute = _compute()
+    candidates = cells.filter(compute.starts_with(cells, "0"))  # most columns have few; the pattern is dear
+    return bool(compute.any(compute.match_substring_regex(candidates, "^0[0-9]+$")).as_py())
+
+
+def _compute() -> Any:
+    """Arrow makes these functions as it is imported, where no type checker sees them."""
+    import pyarrow.compute
+
+    return pyarrow.compute
+
+
+def check_table_path(path: str | os.PathLike) -> Path:
+    """The path, once it is sure that a table can be written there: worth asking before a long computation."""
+    path = Path(path).expanduser()
+    _ending(path)
+    if os.path.isdir(path):  # unlike `Path.is_dir`, it does not raise where the folder is closed to us
+        raise ValueError(f"`{path}` must be a file, got a folder. Name a file in it.")
+    if not os.path.isdir(path.parent):
+        raise ValueError(f"`{path}` must lie in a folder that exists, got no `{path.parent}`. Create it first.")
+    if not os.access(path.parent, os.W_OK | os.X_OK):
+        raise ValueError(f"`{path}` must lie in a writable folder, got no permission. Choose another folder.")
+    return path
+
+
+def write_table(path: str | os.PathLike, columns: Mapping[str, np.ndarray]) -> None:
+    """Write columns by the file's ending: whole, or not at all. Missing values are left empty."""
+    import pyarrow as pa
+
+    path = check_table_path(path)
+    ending = _ending(path)
+    table = pa.table({name: _arrow(name, values) for name, values in _same_length(columns).items()})
+    try:
+        with _replacing(path) as file:
+            if ending in PARQUET:
+                import pyarrow.parquet as pq
+
+                pq.write_table(table, file)
+            elif ending.endswith(".gz"):
+                with gzip.GzipFile(filename="", fileobj=file, mode="wb", compresslevel=6, mtime=0) as packed:
+                    _write_text(table, packed, SEPARATORS[ending])
+            else:
+                _write_text(table, file, SEPARATORS[ending])
+    except OSError as error:
+        raise ValueError(
+            f"`{path}` must be writable, got an error: {shown(error.strerror or error)}. Choose another folder."
+        ) from None
+
+
+@contextmanager
+def _replacing(path: Path) -> Iterator[IO[bytes]]:
+    """A file beside `path` that takes its place when all is written, and vanishes when not."""
+    temporary = path.with_name(f".{uuid.uuid4().hex}.part")  # not `tempfile`, whose files others cannot read
+    try:
+        with temporary.open("xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _same_length(columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    arrays = {str(name): np.asarray(values) for name, values in columns.items()}
+    shapes = {array.shape for array in arrays.values()}
+    if len(shapes) != 1 or any(len(shape) != 1 for shape in shapes):
+        raise ValueError(
+            f"`columns` must be flat arrays of one length, got the shapes {shown(sorted(shapes))}. Pass one per column."
+        )
+    return arrays
+
+
+def _arrow(name: str, values: np.ndarray) -> Any:
+    import pyarrow as pa
+
+    try:
+        return pa.array(values, from_pandas=True)  # NaN counts as missing
+    except (pa.ArrowException, TypeError, ValueError):
+        raise ValueError(
+            f"`{shown(name)}` must hold values of one kind, got dtype {values.dtype}. Convert it to text or numbers."
+        ) from None
+
+
+def _write_text(table: Any, file: Any, separator: str) -> None:
+    import pyarrow as pa
+    from pyarrow import csv as arrow_csv
+
+    if table.num_columns == 1:  # a missing value would be a blank line, which readers skip
+        table = pa.table({table.column_names[0]: _compute().fill_null(table.column(0).cast(pa.string()), "NA")})
+    header = io.StringIO()
+    csv.writer(header, delimiter=separator, lineterminator="\n").writerow(table.column_names)
+    file.write(header.getvalue().encode())  # not by Arrow, which puts every name in quotes
+    arrow_csv.write_csv(table, file, arrow_csv.WriteOptions(include_header=False, delimiter=separator))
