@@ -4,15 +4,15 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 READY = $(VENV)/.ready
 
-.PHONY: demo test test-slow lint bench bench-peers clean
+.PHONY: demo test test-slow lint docs bench bench-peers clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]' -c constraints.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[all]' -c constraints.txt
 	touch $(READY)
 
 demo: $(READY)
-	$(BIN)/python -m bsgp.demo
+	$(BIN)/bsgp demo
 
 test: $(READY)
 	$(BIN)/python -m pytest -n 2
@@ -25,6 +25,9 @@ lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/pyright
+
+docs: $(READY)
+	$(BIN)/mkdocs build --strict
 
 bench: $(READY)
 	$(BIN)/python benchmarks/step.py

@@ -6,11 +6,15 @@ jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_debug_key_reuse", True)
+jax.config.update("jax_disable_most_optimizations", True)  # tests compile more than they compute
 
 from jaxtyping import install_import_hook  # noqa: E402
 
 with install_import_hook("bsgp", "beartype.beartype"):
-    import bsgp  # noqa: F401
+    import bsgp
+
+    for name in bsgp.__all__:  # the package is lazy, and the hook sees only what is imported under it
+        getattr(bsgp, name)
 
 import jax.random as jr  # noqa: E402
 import numpy as np  # noqa: E402

@@ -390,3 +390,11 @@ def test_what_was_never_a_schema_is_refused(saved):
 def test_a_feature_needs_only_what_concerns_it():
     assert Feature("a", "number").encoded_names == ("a",)
     assert Feature("a", "category", ("x", "y"), (0.5, 0.5), has_missing=True, missing_share=0.1).width == 3
+
+
+def test_fractions_with_a_word_among_them_are_no_categories():
+    sizes = [f"{number}.5" for number in range(20)]
+    with pytest.raises(ValueError, match=r"got both.*`two` in row 3"):
+        InputSchema.learn(from_frame(pd.DataFrame({"size": [*sizes[:2], "two", *sizes[2:]]})))
+    schema, _ = InputSchema.learn(from_frame(pd.DataFrame({"size": ["0.5", "1.5", "two", "0.5"]})))
+    assert schema.features[0].categories == ("0.5", "1.5", "two")

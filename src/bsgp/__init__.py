@@ -1,21 +1,28 @@
 """Fully Bayesian sparse and deep Gaussian processes.
 
-The layers, lowest first: `kernels`, `likelihoods`, `priors`, `inducing`; `model`; `target`; `sghmc`; `infer`;
-`posterior`; `evaluate`; `recipes`.
+The surface: `BSGPRegressor`, `BSGPClassifier`, `load`. The layers below, lowest first: `kernels`, `likelihoods`,
+`priors`, `inducing`; `model`; `target`; `sghmc`; `infer`; `posterior`; `evaluate`; `recipes`; `estimators`.
 """
 
-from bsgp.health import DivergenceError
-from bsgp.infer import Run, sample
-from bsgp.model import DeepGP, Layer, init_deep_gp
-from bsgp.plan import Plan
-from bsgp.posterior import Posterior
-from bsgp.progress import progress_bar
-from bsgp.recipes import Fit, Recipe, fit
-from bsgp.target import Batch, Target, default_priors
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
 
+if TYPE_CHECKING:
+    from bsgp.estimators import BSGPClassifier, BSGPRegressor, load
+    from bsgp.health import DivergenceError
+    from bsgp.infer import Run, sample
+    from bsgp.model import DeepGP, Layer, init_deep_gp
+    from bsgp.plan import Plan
+    from bsgp.posterior import Posterior
+    from bsgp.progress import progress_bar
+    from bsgp.recipes import Fit, Recipe, fit
+    from bsgp.target import Batch, Target, default_priors
+
 __all__ = [
+    "BSGPClassifier",
+    "BSGPRegressor",
     "Batch",
     "DeepGP",
     "DivergenceError",
@@ -29,6 +36,39 @@ __all__ = [
     "default_priors",
     "fit",
     "init_deep_gp",
+    "load",
     "progress_bar",
     "sample",
 ]
+
+# JAX and scikit-learn take seconds to import: `bsgp --help` and `import bsgp` should not wait for them.
+_HOME = {
+    "BSGPClassifier": "estimators",
+    "BSGPRegressor": "estimators",
+    "Batch": "target",
+    "DeepGP": "model",
+    "DivergenceError": "health",
+    "Fit": "recipes",
+    "Layer": "model",
+    "Plan": "plan",
+    "Posterior": "posterior",
+    "Recipe": "recipes",
+    "Run": "infer",
+    "Target": "target",
+    "default_priors": "target",
+    "fit": "recipes",
+    "init_deep_gp": "model",
+    "load": "estimators",
+    "progress_bar": "progress",
+    "sample": "infer",
+}
+
+
+def __getattr__(name: str):
+    if name not in _HOME:
+        raise AttributeError(f"module 'bsgp' has no attribute {name!r}")
+    return getattr(import_module(f"bsgp.{_HOME[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

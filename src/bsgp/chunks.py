@@ -33,6 +33,7 @@ class Chain(NamedTuple):
     num_recent: Array
 
 
+@eqx.filter_jit
 def scattered_starts(target: Target, key: Array, num_chains: int, spread: float) -> DeepGP:
     """The model's position once per chain, each moved a little at random."""
     start = target.start()
@@ -43,9 +44,9 @@ def scattered_starts(target: Target, key: Array, num_chains: int, spread: float)
     return jax.vmap(scatter)(jr.split(key, num_chains))
 
 
-def stack_draws(target: Target, draws: list[DeepGP], optimised: PyTree) -> DeepGP:
+@eqx.filter_jit
+def stack_draws(target: Target, sampled: DeepGP, optimised: PyTree) -> DeepGP:
     """Positions `[C S ...]` of the sampled leaves and `[C ...]` of the optimised ones, as one constrained model."""
-    sampled = jax.tree.map(lambda *chunks: jnp.concatenate(chunks, axis=1), *draws)
     num_chains, num_draws = jax.tree.leaves(sampled)[0].shape[:2]
     still = jax.tree.map(lambda x: jnp.broadcast_to(x[:, None], (num_chains, num_draws, *x.shape[1:])), optimised)
     free, _ = jax.vmap(jax.vmap(target.constrain))(eqx.combine(sampled, still))
@@ -70,6 +71,7 @@ def _sampler(target: Target, plan: Plan, optimised: PyTree) -> Sampler:
     )
 
 
+@eqx.filter_jit
 def init_chains(target: Target, plan: Plan, positions: DeepGP) -> Chain:
     def init(position):
         sampled, optimised = target.select(position, "sample"), target.select(position, "optimise")

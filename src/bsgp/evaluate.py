@@ -25,6 +25,29 @@ def coverage(y: np.ndarray, low: np.ndarray, high: np.ndarray) -> float:
     return float(np.mean((y >= low) & (y <= high)))
 
 
+def gaussian_crps(y: np.ndarray, mean: np.ndarray, sd: np.ndarray | float) -> np.ndarray:
+    """Continuous ranked probability score of Gaussian predictions, per entry, in the units of y."""
+    from scipy.stats import norm
+
+    z = (y - mean) / sd
+    return sd * (z * (2.0 * norm.cdf(z) - 1.0) + 2.0 * norm.pdf(z) - 1.0 / np.sqrt(np.pi))
+
+
+def auc(is_positive: np.ndarray, score: np.ndarray) -> float:
+    """Area under the ROC curve; NaN where there is only one class."""
+    from sklearn.metrics import roc_auc_score
+
+    return float(roc_auc_score(is_positive, score)) if 0 < np.sum(is_positive) < len(is_positive) else float("nan")
+
+
+def mean_auc(codes: np.ndarray, probability: np.ndarray) -> float:
+    """Of two classes the usual AUC; of more the mean of each class against the rest. `probability` is `[N K]`."""
+    if probability.shape[1] == 2:
+        return auc(codes == 1, probability[:, 1])
+    each = [auc(codes == label, probability[:, label]) for label in range(probability.shape[1])]
+    return float(np.nanmean(each)) if np.isfinite(each).any() else float("nan")
+
+
 def error_rate(y: np.ndarray, probability: np.ndarray) -> float:
     """Share of labels other than the most probable one; `probability` is `[N 1]` for two classes, else `[N K]`."""
     label = (probability > 0.5).astype(float) if probability.shape[1] == 1 else probability.argmax(1)[:, None]

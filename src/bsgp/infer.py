@@ -66,6 +66,10 @@ class Run(NamedTuple):
     seconds: float
     interrupted: bool
     """Whether Ctrl-C or `max_seconds` ended it before its plan."""
+    target: Target
+    plan: Plan
+    chains: Chain
+    """Where the chains stand: `sample` can go on from there."""
 
 
 Report = Callable[[str, int, int, float], None]
@@ -73,9 +77,20 @@ Report = Callable[[str, int, int, float], None]
 
 
 def sample(
-    target: Target, X, y, key: Array, *, plan: Plan = Plan(), num_chains: int = 1, report: Report | None = None
+    target: Target,
+    X,
+    y,
+    key: Array,
+    *,
+    plan: Plan = Plan(),
+    num_chains: int = 1,
+    chains: Chain | None = None,
+    report: Report | None = None,
 ) -> Run:
-    """Draw from `target` given all data `X [N D]`, `y [N P]`. The same key gives the same draws."""
+    """Draw from `target` given all data `X [N D]`, `y [N P]`. The same key gives the same draws.
+
+    `chains` of an earlier run on the same target and data are gone on with, with no warm start and no burn-in.
+    """
     X = check_matrix("X", X, columns=target.model.num_inputs, rows=target.num_data)
     y = target.model.likelihood.check_targets(check_matrix("y", y, rows=X.shape[0]))
     check_count("num_chains", num_chains)
@@ -85,7 +100,24 @@ def sample(
             "Sample u, at least: it is what the predictive distribution is made of."
         )
     data = Batch(jnp.asarray(X), jnp.asarray(y, jnp.asarray(X).dtype))
-    return _Loop(target, data, key, plan, num_chains, report or (lambda *_: None)).run()
+    return _Loop(target, data, key, plan, num_chains, report or (lambda *_: None)).run(chains)
+
+
+def join(first: Run, second: Run) -> Run:
+    """Two runs of the same chains, one after the other, as one."""
+    before, after = (run.trace.energy["draws"].shape[1] for run in (first, second))
+    share = after / (before + after)
+    energy = {**first.trace.energy, "draws": np.concatenate([r.trace.energy["draws"] for r in (first, second)], axis=1)}
+    heat = {
+        name: (1 - share) * first.trace.temperature[name] + share * second.trace.temperature[name]
+        for name in second.trace.temperature
+    }
+    return second._replace(
+        model=jax.tree.map(lambda *draws: jnp.concatenate(draws, axis=1), first.model, second.model),
+        trace=Trace(energy, heat, first.trace.step_size),
+        evaluations=first.evaluations + second.evaluations,
+        seconds=first.seconds + second.seconds,
+    )
 
 
 class _Loop:
@@ -103,27 +135,40 @@ class _Loop:
         self.began = time.monotonic()
         self.interrupted = False
 
-    def run(self) -> Run:
+    def run(self, chains: Chain | None) -> Run:
         draws = []
         try:
-            self._warm_start()
-            self._burn_in()
+            if chains is None:
+                self._warm_start()
+                self._burn_in()
+            else:
+                self.chains = chains
             for drawn in self._draws():
                 draws.append(drawn)
         except KeyboardInterrupt:
             if not draws:
                 raise
             self.interrupted = True
-        model = stack_draws(self.target, draws, self.chains.optimised)
+        sampled = jax.tree.map(lambda *chunks: np.concatenate(chunks, axis=1), *draws)
+        model = stack_draws(self.target, sampled, self.chains.optimised)
         return Run(
-            model, self.trace, self._warnings(), self.evaluations, time.monotonic() - self.began, self.interrupted
+            model=model,
+            trace=self.trace,
+            warnings=self._warnings(),
+            evaluations=self.evaluations,
+            seconds=time.monotonic() - self.began,
+            interrupted=self.interrupted,
+            target=self.target,
+            plan=self.plan,
+            chains=self.chains,
         )
 
     # -- phases ------------------------------------------------------------------------------------------------
 
     def _warm_start(self):
         optimiser_state = jax.vmap(warm_start_optimiser(self.plan).init)(self.positions)
-        for size in self._chunks("warm start", self.plan.warm_start, self.plan.chunk, share_of_time=0.2):
+        total = self.plan.warm_start
+        for size in self._chunks("warm start", total, _even_chunk(total, self.plan.chunk), share_of_time=0.2):
             self.positions, optimiser_state, energy = warm_chunk(
                 self.target, self.plan, self.positions, optimiser_state, *self._inputs(size)
             )
@@ -282,5 +327,10 @@ class _Loop:
         return (*hot, *drift_warnings(self.trace.energy["draws"]))
 
 
+def _even_chunk(total: int, most: int) -> int:
+    """A size of chunks that leaves no remainder, if there is one near: a smaller last chunk is compiled anew."""
+    return next((size for size in range(most, most // 2, -1) if total % size == 0), most)
+
+
 def _all_finite(tree: PyTree) -> bool:
-    return all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves(tree))
+    return all(bool(np.isfinite(leaf).all()) for leaf in jax.tree.leaves(tree))

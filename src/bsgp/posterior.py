@@ -70,6 +70,10 @@ class Posterior(eqx.Module):
         """`P(Y <= y)` under the mixture, `[N P]`: uniform if the predictions are calibrated."""
         return self._by_rows(_mixture_cdf, key, X, y)
 
+    def crps(self, X, y, key: Array) -> np.ndarray:
+        """Continuous ranked probability score of the mixture, `[N P]`, estimated without bias from one y per draw."""
+        return self._by_rows(_mixture_crps, key, X, y)
+
     def predictive_draws(self, X, key: Array) -> Marginals:
         """What every draw alone predicts for y: mean and variance `[C S N P]`, for traces and R-hat. Few rows."""
         mean, variance = self._by_rows(_per_draw_moments, key, X, axis=1)
@@ -78,17 +82,25 @@ class Posterior(eqx.Module):
 
     def sample_functions(self, X, key: Array, num: int = 10) -> np.ndarray:
         """`num` latent functions `[num N P]`, each from one draw's joint conditional over all rows of X."""
+        return self._sample(_sample_functions, X, key, num)
+
+    def sample(self, X, key: Array, num: int = 10) -> np.ndarray:
+        """`num` draws of y `[num N P]`: as `sample_functions`, with what the likelihood adds to each row."""
+        return self._sample(_sample_targets, X, key, num)
+
+    def _sample(self, function: Callable, X, key: Array, num: int) -> np.ndarray:
         X = self._check_inputs(X)
         if X.shape[0] > MAX_JOINT_ROWS:
             raise ValueError(
                 f"`X` must have at most {MAX_JOINT_ROWS} rows to be sampled jointly (memory grows with its square), "
                 f"got {X.shape[0]}. Pass fewer rows, or use `predict`."
             )
-        pick_key, sample_key = jr.split(key)
         total = self.num_chains * self.num_draws
         num = check_count("num", num)
-        picked = jr.choice(pick_key, total, (num,), replace=num > total)
-        return np.asarray(_sample_functions(self._flat(picked), jnp.asarray(X), jr.split(sample_key, num)))
+        with self._precision:
+            pick_key, sample_key = jr.split(key)
+            picked = jr.choice(pick_key, total, (num,), replace=num > total)
+            return np.asarray(function(self._flat(picked), jnp.asarray(X), jr.split(sample_key, num)))
 
     def thin(self, num_draws: int, X, y, key: Array) -> "Thinned":
         """Keep `num_draws` in all, evenly spaced over the chains' lengths, and say what that costs in MNLL on `X, y`.
@@ -134,7 +146,7 @@ class Posterior(eqx.Module):
 
     @classmethod
     def load(cls, folder: str | os.PathLike) -> "Posterior":
-        model, _ = load_stacked(folder)
+        model = load_stacked(folder).module
         if not isinstance(model, DeepGP):
             raise ValueError(
                 f"`{folder}` must hold a DeepGP, got {type(model).__name__}. Pass a folder written by `save`."
@@ -157,8 +169,17 @@ class Posterior(eqx.Module):
         dtype = self.model.layers[0].Z.dtype
         return check_matrix("X", X, columns=self.model.num_inputs).astype(dtype)
 
+    @property
+    def _precision(self):
+        """A context with JAX in the precision of the draws, whatever the caller's is."""
+        return jax.enable_x64(self.model.layers[0].Z.dtype == np.float64)
+
     def _by_rows(self, function: Callable, key: Array, X, y=None, *, axis: int = 0, **options):
         """`function(model, tiles, key, X[, y])` over chunks of rows, joined along `axis` of its results."""
+        with self._precision:
+            return self._by_chunks(function, key, X, y, axis=axis, **options)
+
+    def _by_chunks(self, function: Callable, key: Array, X, y=None, *, axis: int = 0, **options):
         X = self._check_inputs(X)
         inputs = [X] if y is None else [X, check_matrix("y", y, rows=X.shape[0]).astype(X.dtype)]
         num_rows = X.shape[0]
@@ -232,6 +253,19 @@ def _mixture_cdf(model, tiles, key, X, y):
 
 
 @eqx.filter_jit
+def _mixture_crps(model, tiles, key, X, y):
+    """`E|Y - y| - E|Y - Y'| / 2`, the second mean over pairs of different draws, from their order statistics."""
+    row_key, latent_key, noise_key = jr.split(key, 3)
+    latent = _map_draws(lambda draw, f: f, model, tiles, row_key, X)  # [S N P]
+    num = latent.mean.shape[0]
+    f = latent.mean + jnp.sqrt(latent.variance) * jr.normal(latent_key, latent.mean.shape, X.dtype)
+    drawn = jax.vmap(lambda likelihood, k, f: likelihood.sample(k, f))(model.likelihood, jr.split(noise_key, num), f)
+    weights = jnp.asarray(2.0 * np.arange(1, num + 1) - num - 1.0, X.dtype)
+    between = 2.0 * jnp.tensordot(weights, jnp.sort(drawn, axis=0), axes=1) / (num * max(num - 1.0, 1.0))
+    return jnp.mean(jnp.abs(drawn - y[None]), axis=0) - 0.5 * between
+
+
+@eqx.filter_jit
 def _mixture_quantiles(model, tiles, key, X, levels):
     """Bisection of the mixture's distribution function, from a bracket of 40 standard deviations."""
     latent = _map_draws(lambda draw, f: f, model, tiles, key, X)  # [S N P]
@@ -260,3 +294,13 @@ def _mixture_quantiles(model, tiles, key, X, levels):
 @eqx.filter_jit
 def _sample_functions(model, X, keys):
     return jax.lax.map(lambda at: at[0].sample_function(X, at[1]), (model, keys))
+
+
+@eqx.filter_jit
+def _sample_targets(model, X, keys):
+    def one(at):
+        draw, key = at
+        function_key, noise_key = jr.split(key)
+        return draw.likelihood.sample(noise_key, draw.sample_function(X, function_key))
+
+    return jax.lax.map(one, (model, keys))

@@ -14,7 +14,7 @@ from bsgp.anchor import Anchor
 from bsgp.bijectors import Exp
 from bsgp.checks import check_count, check_matrix, check_option
 from bsgp.inducing import AbstractInducingPrior
-from bsgp.infer import Report, Run, sample
+from bsgp.infer import Report, Run, join, sample
 from bsgp.likelihoods import AbstractLikelihood, Gaussian
 from bsgp.model import DeepGP, init_deep_gp
 from bsgp.plan import Plan
@@ -50,11 +50,15 @@ def default_recipe(num_rows: int, num_inputs: int, num_targets: int, depth: int)
 
     Up to 1,000 rows all anchor u, which a single layer then integrates out, and chains are short. More rows make the
     posterior narrower and farther from the start, the warm start longer, and more inducing points worth their while.
+    Between 1,000 and 5,000 rows lies the middle of the two.
     """
     del num_inputs, num_targets
     if num_rows <= 1_000:
         plan = Plan(warm_start=2_500, burn_in=2_560, thinning=12, batch_size=500)
         return Recipe("default", num_inducing=min(100, num_rows), plan=plan, num_anchor=num_rows, start_noise=0.01)
+    if num_rows <= 5_000:
+        plan = Plan(warm_start=5_000, burn_in=3_200, thinning=20, batch_size=1_000)
+        return Recipe("default", num_inducing=100, plan=plan, num_anchor=500, start_noise=0.01)
     plan = Plan(warm_start=8_000, burn_in=3_840, thinning=32, batch_size=1_000)
     num_inducing = 128 if depth == 1 else 100
     return Recipe("default", num_inducing=num_inducing, plan=plan, num_anchor=500, start_noise=0.01)
@@ -98,8 +102,11 @@ def scaled(recipe: Recipe, num_inducing: int | None = None, scale: float = 1.0) 
 RECIPES: dict[str, Callable[[int, int, int, int], Recipe]] = {"default": default_recipe, "paper": paper_recipe}
 
 
-def named_recipe(name: str, X: np.ndarray, y: np.ndarray, depth: int) -> Recipe:
-    return RECIPES[check_option("recipe", name, list(RECIPES))](X.shape[0], X.shape[1], y.shape[1], depth)
+def named_recipe(name: str, X: np.ndarray, y: np.ndarray, likelihood: AbstractLikelihood, depth: int) -> Recipe:
+    recipe = RECIPES[check_option("recipe", name, list(RECIPES))](X.shape[0], X.shape[1], y.shape[1], depth)
+    if recipe.num_anchor is not None and not isinstance(likelihood, Gaussian):
+        return replace(recipe, plan=PLAIN_PLAN, num_anchor=None)  # longer chains in the place of better ones
+    return recipe
 
 
 class Fit(NamedTuple):
@@ -126,9 +133,7 @@ def fit(
     y = check_matrix("y", y, rows=X.shape[0])
     depth = check_count("depth", depth)
     if isinstance(recipe, str):
-        recipe = named_recipe(recipe, X, y, depth)
-        if recipe.num_anchor is not None and not isinstance(likelihood, Gaussian):
-            recipe = replace(recipe, plan=PLAIN_PLAN)  # nothing to anchor: longer chains in the place of better ones
+        recipe = named_recipe(recipe, X, y, likelihood, depth)
     if isinstance(likelihood, Gaussian):
         likelihood = _start_noise(likelihood, recipe)
     model_key, anchor_key, sample_key = jr.split(key, 3)
@@ -147,6 +152,17 @@ def fit(
     return Fit(Posterior.from_run(run), run)
 
 
+def extend(fitted: Fit, X: np.ndarray, y: np.ndarray, key: Array, *, report: Report | None = None) -> Fit:
+    """As many draws again from where the chains stand, behind those that there are. `X`, `y` as they were."""
+    before = fitted.run
+    num_chains = fitted.posterior.num_chains
+    after = sample(
+        before.target, X, y, key, plan=before.plan, num_chains=num_chains, chains=before.chains, report=report
+    )
+    run = join(before, after)
+    return Fit(Posterior.from_run(run), run)
+
+
 def _start_noise(likelihood: Gaussian, recipe: Recipe) -> Gaussian:
     noise = likelihood.noise_variance
     if recipe.start_noise is not None:
@@ -155,7 +171,7 @@ def _start_noise(likelihood: Gaussian, recipe: Recipe) -> Gaussian:
 
 
 def _anchor(X, y, likelihood: AbstractLikelihood, recipe: Recipe, key: Array) -> Anchor | None:
-    if recipe.num_anchor is None or not isinstance(likelihood, Gaussian):
+    if recipe.num_anchor is None:
         return None
     rows = slice(None)
     if recipe.num_anchor < X.shape[0]:

@@ -9,6 +9,7 @@ import os
 import shutil
 import tempfile
 from pathlib import Path
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -24,6 +25,7 @@ from bsgp.target import leaf_name
 FORMAT_NAME = "bsgp-posterior"
 FORMAT_VERSION = 1
 ARRAYS, STRUCTURE = "arrays.safetensors", "posterior.json"
+EXTRA = "extra:"  # no path of a module begins like this
 
 STORABLE = {
     cls.__name__: cls
@@ -33,14 +35,28 @@ STORABLE = {
 }
 
 
-def save_stacked(module: eqx.Module, folder: str | os.PathLike, meta: dict) -> None:
-    """Write `module`, whose arrays carry [C S] in front, and `meta` (anything JSON can hold).
+class Stored(NamedTuple):
+    """What a folder holds."""
+
+    module: eqx.Module
+    """Its arrays carry [C S] in front."""
+    meta: dict
+    extras: dict[str, np.ndarray]
+
+
+def save_stacked(
+    module: eqx.Module, folder: str | os.PathLike, meta: dict, extras: dict[str, np.ndarray] | None = None
+) -> None:
+    """Write `module`, whose arrays carry [C S] in front, `meta` (anything JSON can hold) and arrays beside it.
 
     `folder` is then either the old one or the new one, never half of it.
     """
     folder = Path(folder)
+    check_writable(folder)
     arrays: dict[str, np.ndarray] = {}
     structure = _describe(module, "", arrays)
+    for name, array in (extras or {}).items():
+        arrays[EXTRA + name] = np.ascontiguousarray(array)
     folder.parent.mkdir(parents=True, exist_ok=True)
     fresh = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:
@@ -61,8 +77,24 @@ def save_stacked(module: eqx.Module, folder: str | os.PathLike, meta: dict) -> N
         raise
 
 
-def load_stacked(folder: str | os.PathLike) -> tuple[eqx.Module, dict]:
-    """The module and the meta data of a folder, or a `ValueError` that says what is wrong with it."""
+def check_writable(folder: str | os.PathLike) -> None:
+    """A `ValueError` if a model cannot be saved there: before a long fit is better than after it."""
+    folder = Path(folder)
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"`{folder}` must be a folder, got a file. Choose another name for the model.")
+    if folder.exists() and any(folder.iterdir()) and not (folder / STRUCTURE).exists():
+        raise ValueError(
+            f"`{folder}` must be new, empty or an older model, got a folder with other things in it. Choose another."
+        )
+    parent = folder.absolute().parent
+    while not parent.exists():
+        parent = parent.parent
+    if not parent.is_dir() or not os.access(parent, os.W_OK):
+        raise ValueError(f"`{folder}` must be in a folder that can be written to, got `{parent}`. Choose another.")
+
+
+def load_stacked(folder: str | os.PathLike) -> Stored:
+    """What was saved, in the precision that it had, or a `ValueError` that says what is wrong with the folder."""
     folder = Path(folder)
     try:
         document = json.loads((folder / STRUCTURE).read_text(encoding="utf-8"))
@@ -87,9 +119,11 @@ def load_stacked(folder: str | os.PathLike) -> tuple[eqx.Module, dict]:
         )
     try:
         arrays = load_file(folder / ARRAYS)
-        one_draw = _rebuild(document["structure"], {name: array[0, 0] for name, array in arrays.items()})
-        stacked = jtu.tree_map_with_path(lambda path, _: jnp.asarray(arrays[leaf_name(path)]), one_draw)
-        return stacked, document["meta"]
+        extras = {name.removeprefix(EXTRA): arrays.pop(name) for name in list(arrays) if name.startswith(EXTRA)}
+        with jax.enable_x64(True):  # else float64 would become float32 on the way
+            one_draw = _rebuild(document["structure"], {name: array[0, 0] for name, array in arrays.items()})
+            stacked = jtu.tree_map_with_path(lambda path, _: jnp.asarray(arrays[leaf_name(path)]), one_draw)
+        return Stored(stacked, document["meta"], extras)
     except (SafetensorError, KeyError, IndexError, TypeError, ValueError) as error:
         raise ValueError(
             f"`{folder}` must hold a complete posterior, got {error!r}: it is damaged. Save it again."

@@ -158,6 +158,9 @@ class Target(eqx.Module):
         """The position of a model: its sampled and optimised leaves on the real line."""
         if self.anchor is not None:
             model = _with_last_V(model, self._conditional(model).to_xi(model.layers[-1].V))
+        return self._unconstrain_all_but_u(model)
+
+    def _unconstrain_all_but_u(self, model: DeepGP) -> DeepGP:
         free = self.select(model, "sample", "optimise")
         return self._map_with_prior(lambda _, prior, leaf: _bijector(prior).inverse(leaf), free)
 
@@ -188,7 +191,7 @@ class Target(eqx.Module):
 
     def start(self) -> DeepGP:
         """The model's position; an anchored u begins at its conditional mean."""
-        position = self.unconstrain(self.model)
+        position = self._unconstrain_all_but_u(self.model)
         if self.anchor is None:
             return position
         return _with_last_V(position, jnp.zeros_like(position.layers[-1].V))

@@ -14,11 +14,14 @@ from bsgp.data.standardise import Standardiser
 from bsgp.data.tables import Column, Table, column_from_values, shown, ticked, word
 
 MAX_CATEGORIES = 50
+MAX_FRACTIONS = 8
+"""A column with more numbers like 2.75 than this is one of numbers, and a word among them a slip."""
 LARGEST = 1e100
 """Squares of larger numbers, and sums of them, leave float64."""
 
 _KINDS = ("number", "boolean", "category")
 _NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
+_FRACTION = re.compile(r"[+-]?\d*\.\d+")
 _UNSEEN = -2
 
 
@@ -333,15 +336,18 @@ def _check_few_words(name: str, column: Column) -> None:
             f"`{shown(_first(column.values, ~column.missing)[1])}`. Turn them into numbers (days since a start, month, "
             "weekday), or leave the column out with `--ignore`."
         )
-    distinct = len(set(column.values) - {None})
+    words, odd = set(column.values) - {None}, odd_one_out(column)
+    distinct = len(words)
+    if odd and sum(_FRACTION.fullmatch(value) is not None for value in words) > MAX_FRACTIONS:
+        raise ValueError(f"`{shown(name)}` must hold numbers or categories, got both{odd}.")
     if distinct > MAX_CATEGORIES:
         raise ValueError(
             f"`{shown(name)}` must have at most {MAX_CATEGORIES} different values to be a category, got {distinct}"
-            f"{_odd_one_out(column)}. Group its values, or leave it out with `--ignore`."
+            f"{odd}. Group its values, or leave it out with `--ignore`."
         )
 
 
-def _odd_one_out(column: Column) -> str:
+def odd_one_out(column: Column) -> str:
     """Names the value that keeps a column from being one of numbers, where most are."""
     there = ~column.missing
     is_word = np.array([value is not None and not _NUMBER.fullmatch(value) for value in column.values])

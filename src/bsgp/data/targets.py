@@ -5,9 +5,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from bsgp.data.schema import odd_one_out
 from bsgp.data.tables import Column, Table, ticked
 
 MAX_NUMBER = 1e100
+MAX_CLASSES = 100
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,11 @@ class Targets:
             )
         ((name, column),) = self.columns.items()
         if column.kind == "text":
+            num_classes, odd = len(set(column.values)), odd_one_out(column)
+            if odd or num_classes > MAX_CLASSES:
+                raise ValueError(
+                    f"`{name}` must have at most {MAX_CLASSES} classes that are words, got {num_classes} values{odd}."
+                )
             return column.values.astype(str)
         if column.kind == "boolean":
             return column.values.astype(bool)

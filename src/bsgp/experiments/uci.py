@@ -5,7 +5,6 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-METHODS = ("bsgp",)
 NUM_RHAT_ROWS = 100
 NUM_TRAIN_ROWS = 2_000
 """Train MNLL and R-hat need no more rows than this."""
@@ -55,10 +54,10 @@ def run(settings: UCIRun, data_dir: str | None, report=None) -> dict:
     fold = split(data.X, data.y, settings.fold, full_data_x=settings.full_data_x)
     with jax.enable_x64(True):
         num_targets = fold.y.shape[1]
-        recipe = named_recipe(settings.recipe, fold.X, fold.y, settings.depth)
+        likelihood = gaussian(num_targets, fold.X.dtype)
+        recipe = named_recipe(settings.recipe, fold.X, fold.y, likelihood, settings.depth)
         recipe = scaled(recipe, settings.num_inducing, settings.scale)
         fit_key, test_key, train_key = jr.split(jr.key(settings.seed), 3)
-        likelihood = gaussian(num_targets, fold.X.dtype)
         posterior, chain = fit(fold.X, fold.y, likelihood, fit_key, recipe=recipe, depth=settings.depth, report=report)
         fitted, cpu_fitted = time.monotonic(), time.process_time()
         low, high = np.moveaxis(posterior.quantiles(fold.X_test, [0.05, 0.95], test_key), -1, 0)

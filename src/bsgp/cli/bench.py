@@ -1,68 +1,14 @@
-"""The command line. It parses, calls and prints; what it prints is computed elsewhere."""
+"""`bsgp bench`: the paper's experiments, beside the authors' own figures."""
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
-from cyclopts import App, CycloptsError, Parameter
+from cyclopts import App, Parameter
 
-from bsgp import __version__
 from bsgp.checks import check_option
+from bsgp.cli.common import DataDir, numbers, output
 
-app = App(
-    name="bsgp",
-    version=__version__,
-    help="Calibrated prediction from tables with fully Bayesian sparse and deep Gaussian processes.",
-)
-data_app = App(name="data", help="Named data sets: the paper's eight UCI sets, banana, airline, higgs.")
 bench_app = App(name="bench", help="The paper's experiments, beside the authors' own figures.")
-app.command(data_app)
-app.command(bench_app)
-
-DataDir = Annotated[
-    Path | None, Parameter(help="Folder with the named data sets; else the variable BSGP_DATA, else ../shared/data.")
-]
-
-
-def numbers(text: str, name: str) -> list[int]:
-    """`0-3,7` as [0, 1, 2, 3, 7]."""
-    result = []
-    for part in text.split(","):
-        first, _, last = part.strip().partition("-")
-        if not first.isdigit() or not (last or first).isdigit():
-            raise ValueError(f"`--{name}` must be like 0-3 or 0,2,5, got {text!r}. Write numbers, commas and dashes.")
-        result.extend(range(int(first), int(last or first) + 1))
-    return result
-
-
-def _console():
-    """Standard output; wide where it is not a terminal, since folded cells serve nobody."""
-    from rich.console import Console
-
-    console = Console()
-    if not console.is_terminal:
-        console.width = 160
-    return console
-
-
-@data_app.command(name="list")
-def data_list(*, data_dir: DataDir = None) -> None:
-    """Show which data sets are there, and where a missing one comes from.
-
-    Example: bsgp data list --data-dir ../shared/data
-    """
-    from rich.table import Table
-
-    from bsgp.data.named import available
-
-    table = Table("data set", "rows", "inputs", "targets", "task", "state", "what it is")
-    for one in available(data_dir):
-        schema = one.schema
-        table.add_row(
-            schema.name, f"{schema.rows:,}", str(len(schema.inputs)), str(len(schema.targets)), schema.task,
-            one.state, schema.source, style=None if one.state == "there" else "yellow",
-        )  # fmt: skip
-    _console().print(table)
 
 
 @bench_app.command(name="run")
@@ -90,13 +36,14 @@ def bench_run(
     """
     from bsgp.data.named import UCI, data_folder
     from bsgp.experiments.campaign import run_with_progress
-    from bsgp.experiments.uci import METHODS, UCIRun
+    from bsgp.experiments.uci import UCIRun
+    from bsgp.methods import METHODS
     from bsgp.recipes import RECIPES
 
     check_option("experiment", experiment, ["uci"])
     check_option("--recipe", recipe, list(RECIPES))
     names = list(UCI) if datasets == "all" else [check_option("--datasets", n, UCI) for n in datasets.split(",")]
-    chosen_methods = [check_option("--methods", method, METHODS) for method in methods.split(",")]
+    chosen_methods = [check_option("--methods", method, list(METHODS)) for method in methods.split(",")]
     runs = [
         UCIRun(name, fold, depth, method, recipe, seed, num_inducing, scale, full_data_x)
         for depth in numbers(depths, "depths")
@@ -133,7 +80,7 @@ def bench_table(
         raise ValueError(f"`{runs}` must hold finished runs, got none. Start some with `bsgp bench run`.")
     path = paper_file(paper_dir, data_dir)
     rows = compare(records, {} if path is None else authors_mnll(path))
-    console = _console()
+    console = output()
     console.print(to_terminal(rows))
     for line in summary(rows):
         console.print(line)
@@ -141,15 +88,3 @@ def bench_table(
         console.print("The authors' results.csv was not found: name its folder with --paper-dir.")
     if markdown is not None:
         markdown.write_text(to_markdown(rows))
-
-
-def main(arguments: list[str] | None = None) -> None:
-    """Bad input ends in one line and exit code 2, never in a traceback."""
-    try:
-        app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
-    except (CycloptsError, ValueError, OSError) as error:
-        print(f"bsgp: {' '.join(str(error).split())}", file=sys.stderr)
-        sys.exit(2)
-    except KeyboardInterrupt:
-        print("bsgp: interrupted", file=sys.stderr)
-        sys.exit(130)

@@ -1,0 +1,24 @@
+"""`bsgp methods`: what can be fitted."""
+
+import json
+from dataclasses import asdict
+
+from bsgp.cli.common import Json, output
+
+
+def methods(*, as_json: Json = False) -> None:
+    """List the methods: the objective of each, and how u, Z, theta and the noise are treated.
+
+    Example: bsgp methods
+    """
+    from rich.table import Table
+
+    from bsgp.methods import METHODS
+
+    if as_json:
+        print(json.dumps({name: asdict(method) for name, method in METHODS.items()}, indent=2))
+        return
+    table = Table("method", "objective", "u", "Z", "theta", "noise", "what it is")
+    for name, one in METHODS.items():
+        table.add_row(name, one.objective, one.u, one.Z, one.theta, one.noise, one.about)
+    output().print(table)

@@ -1,0 +1,1 @@
+"""Things to see in a minute or two: `bsgp demo`."""

@@ -1,0 +1,94 @@
+"""Two real tables that ship with scikit-learn, a regression and a classification, beside two baselines."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bsgp.data.files import write_table
+from bsgp.data.tables import Table, from_array
+from bsgp.estimators import BSGPClassifier, BSGPRegressor
+from bsgp.report import write_report
+from bsgp.scoring import Scores, baseline_scores, score
+
+TEST_SHARE = 0.2
+
+
+@dataclass(frozen=True)
+class Example:
+    """A table that needs no download."""
+
+    name: str
+    title: str
+    target: str
+    load: Callable[[], tuple[Table, np.ndarray]]
+    estimator: type[BSGPRegressor] | type[BSGPClassifier]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Scores by model, baselines first, and where the report lies."""
+
+    example: Example
+    num_train: int
+    num_test: int
+    num_inputs: int
+    scores: dict[str, Scores]
+    seconds: float
+    verdict: str
+    report: Path
+
+
+def _diabetes() -> tuple[Table, np.ndarray]:
+    from sklearn.datasets import load_diabetes
+
+    bunch: Any = load_diabetes(scaled=False)
+    return from_array(bunch.data, names=["age", "sex", "bmi", "blood pressure", *bunch.feature_names[4:]]), bunch.target
+
+
+def _breast_cancer() -> tuple[Table, np.ndarray]:
+    from sklearn.datasets import load_breast_cancer
+
+    bunch: Any = load_breast_cancer()
+    return from_array(bunch.data, names=list(bunch.feature_names)), bunch.target_names[bunch.target]
+
+
+EXAMPLES = (
+    Example("diabetes", "Diabetes: progression of the disease after a year", "progression", _diabetes, BSGPRegressor),
+    Example("cancer", "Breast cancer: malignant or benign", "diagnosis", _breast_cancer, BSGPClassifier),
+)
+
+
+def split_example(example: Example, out: Path):
+    """Inputs and target of the training and of the test rows, which are also left as CSV files in `out`."""
+    table, y = example.load()
+    order = np.random.default_rng(0).permutation(table.num_rows)
+    num_test = round(TEST_SHARE * table.num_rows)
+    parts = {"train": order[num_test:], "test": order[:num_test]}
+    out.mkdir(parents=True, exist_ok=True)
+    for part, rows in parts.items():
+        columns = {name: column.values[rows] for name, column in table.columns.items()}
+        write_table(out / f"{example.name}-{part}.csv", {**columns, example.target: y[rows]})
+    return [(table.take(rows), y[rows]) for rows in parts.values()]
+
+
+def run_example(example: Example, out: Path, *, effort: float = 1.0, verbose: bool = True) -> Outcome:
+    """Fit four fifths of the rows, score the rest, and leave model and report in a folder of `out`."""
+    (X, y), held_out = split_example(example, out)
+    model = example.estimator(effort=effort, verbose=verbose, random_state=0).fit(X, y)
+    model.target_names_ = (example.target,)
+    scores = {**baseline_scores(model, *held_out), "bsgp": score(model, *held_out)}
+    folder = out / example.name
+    model.save(folder, about={"source": f"scikit-learn's {example.name} data"})
+    return Outcome(
+        example=example,
+        num_train=X.num_rows,
+        num_test=held_out[0].num_rows,
+        num_inputs=len(X.columns),
+        scores=scores,
+        seconds=model.diagnostics_.seconds,
+        verdict=model.diagnostics_.verdict,
+        report=write_report(model, folder / "report.html", held_out),
+    )

@@ -1,0 +1,5 @@
+"""One HTML page about a fitted model."""
+
+from bsgp.report.write import write_report
+
+__all__ = ["write_report"]

@@ -1,0 +1,185 @@
+"""All that a report says, as plain values: no pictures and no HTML here."""
+
+import platform
+from dataclasses import dataclass
+from importlib.metadata import version
+
+import numpy as np
+
+import bsgp
+from bsgp.data.schema import Feature
+from bsgp.data.tables import Table
+from bsgp.estimators import BSGPClassifier, BSGPRegressor
+from bsgp.methods import METHODS
+from bsgp.report.chains import Chains, look_at_chains
+from bsgp.report.effects import Effect, Relevance, partial_effects, relevance
+from bsgp.report.quality import Quality, measure
+from bsgp.report.scores import Remark
+from bsgp.report.words import clean, counted, duration, listed, number, percent
+
+NOTE_LIMIT = 300
+MAX_NOTES = 20
+LIBRARIES = ("jax", "equinox", "numpy", "scikit-learn")
+
+
+@dataclass(frozen=True)
+class Fact:
+    label: str
+    value: str
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """May the predictions be trusted? From the chains, and from the test if there was one."""
+
+    text: str
+    is_trusted: bool
+    """The chains have converged."""
+    remarks: tuple[Remark, ...]
+    warnings: tuple[str, ...]
+
+    @property
+    def is_clear(self) -> bool:
+        return self.is_trusted and not self.warnings and all(remark.is_good for remark in self.remarks)
+
+
+@dataclass(frozen=True)
+class ColumnRow:
+    """One line of the schema."""
+
+    name: str
+    kind: str
+    values: str
+    missing: str
+
+
+@dataclass(frozen=True)
+class Content:
+    title: str
+    lead: str
+    facts: tuple[Fact, ...]
+    notes: tuple[str, ...]
+    verdict: Verdict
+    quality: Quality | None
+    relevance: Relevance | None
+    effects: tuple[Effect, ...]
+    depth: int
+    chains: Chains
+    diagnosis: tuple[Fact, ...]
+    settings: tuple[Fact, ...]
+    versions: tuple[Fact, ...]
+    columns: tuple[ColumnRow, ...]
+
+
+def gather(model: BSGPRegressor | BSGPClassifier, held_out: tuple[Table, np.ndarray] | None) -> Content:
+    """Everything about a fitted model, and about its predictions for `held_out` if there are rows with known y."""
+    quality = None if held_out is None else measure(model, *held_out)
+    relevant = relevance(model)
+    columns = model.schema_.names if relevant is None else relevant.columns
+    return Content(
+        title=f"{_task(model).capitalize()} of {listed(model.target_names_, most=4)}",
+        lead=_lead(model),
+        facts=_facts(model),
+        notes=_notes(model, quality),
+        verdict=_verdict(model, quality),
+        quality=quality,
+        relevance=relevant,
+        effects=partial_effects(model, columns),
+        depth=model.posterior_.model.depth,
+        chains=look_at_chains(model),
+        diagnosis=_diagnosis(model),
+        settings=tuple(Fact(name, clean(value)) for name, value in model.get_params().items()),
+        versions=_versions(),
+        columns=tuple(_column(feature) for feature in model.schema_.features)
+        + tuple(ColumnRow(clean(name), "left out", clean(why), "") for name, why in model.schema_.dropped.items()),
+    )
+
+
+def _task(model: BSGPRegressor | BSGPClassifier) -> str:
+    return "classification" if isinstance(model, BSGPClassifier) else "regression"
+
+
+def _about(model: BSGPRegressor | BSGPClassifier) -> dict:
+    return getattr(model, "about_", None) or {}
+
+
+def _lead(model: BSGPRegressor | BSGPClassifier) -> str:
+    source = _about(model).get("source")
+    about = METHODS[model.method].about if model.method in METHODS else clean(model.method)
+    where = f" from {clean(source)}" if source else ""
+    classes = f" into {listed(model.classes_)}" if isinstance(model, BSGPClassifier) else ""
+    return (
+        f"{_task(model).capitalize()} of {listed(model.target_names_)}{classes}, learned from "
+        f"{counted(model.num_rows_, 'row')}{where}. {about}"
+    )
+
+
+def _facts(model: BSGPRegressor | BSGPClassifier) -> tuple[Fact, ...]:
+    posterior, found = model.posterior_, model.diagnostics_
+    layer = posterior.model.layers[0]
+    num_columns, width = len(model.schema_.features), model.schema_.width
+    encoded = "" if num_columns == width else f" as {width} inputs"
+    facts = {
+        "Task": _task(model),
+        "Target" if len(model.target_names_) == 1 else "Targets": listed(model.target_names_, limit=40),
+        "Method": f"{clean(model.method)} ({clean(model.objective)})",
+        "Layers": f"{posterior.model.depth}",
+        "Inducing points": f"{layer.Z.shape[-2]}" + (" per layer" if posterior.model.depth > 1 else ""),
+        "Chains x draws": f"{posterior.num_chains} x {posterior.num_draws}",
+        "Training rows": f"{model.num_rows_:,}",
+        "Columns": f"{num_columns}{encoded}",
+        "Time": duration(found.seconds) + (", stopped early" if found.interrupted else ""),
+    }
+    return tuple(Fact(label, value) for label, value in facts.items())
+
+
+def _notes(model: BSGPRegressor | BSGPClassifier, quality: Quality | None) -> tuple[str, ...]:
+    """What was left out and filled in."""
+    ignored = _about(model).get("ignored")
+    notes = [f"Left out as asked: {listed(ignored)}."] if ignored else []
+    notes += [clean(note, NOTE_LIMIT) for note in model.notes_]
+    notes += [f"In the test table: {clean(note, NOTE_LIMIT)}" for note in (quality.notes if quality else ())]
+    if len(notes) > MAX_NOTES:
+        notes = [*notes[:MAX_NOTES], f"And {len(notes) - MAX_NOTES} more of this kind."]
+    return tuple(notes)
+
+
+def _verdict(model: BSGPRegressor | BSGPClassifier, quality: Quality | None) -> Verdict:
+    found = model.diagnostics_
+    early = ["Sampling was stopped early by the time limit."] if found.interrupted else []
+    return Verdict(
+        text=found.verdict,
+        is_trusted=found.trustworthy,
+        remarks=quality.remarks if quality else (),
+        warnings=(*early, *(clean(warning, NOTE_LIMIT) for warning in found.warnings)),
+    )
+
+
+def _diagnosis(model: BSGPRegressor | BSGPClassifier) -> tuple[Fact, ...]:
+    found = model.diagnostics_
+    return (
+        Fact("R-hat of the predictions (nine in ten are below)", number(found.rhat)),
+        Fact("Effective draws of a prediction (nine in ten have more)", number(found.ess)),
+        Fact("Monte-Carlo error over a prediction's standard deviation (nine in ten have less)", percent(found.wobble)),
+        Fact("Chains", f"{found.num_chains}"),
+        Fact("Draws of each chain", f"{found.num_draws}"),
+        Fact("Gradient evaluations of each chain", f"{found.evaluations:,}"),
+        Fact("Time", duration(found.seconds)),
+    )
+
+
+def _versions() -> tuple[Fact, ...]:
+    libraries = {name: version(name) for name in LIBRARIES}
+    versions = {"bsgp": bsgp.__version__, "Python": platform.python_version(), **libraries}
+    return tuple(Fact(name, one) for name, one in versions.items())
+
+
+def _column(feature: Feature) -> ColumnRow:
+    if feature.kind == "number":
+        values = f"{number(feature.low)} to {number(feature.high)}, median {number(feature.median)}"
+    elif feature.kind == "boolean":
+        values = f"true in {percent(feature.fill)}"
+    else:
+        values = f"{len(feature.categories)}: {listed(feature.categories, limit=30)}"
+    missing = percent(feature.missing_share) if feature.has_missing else "none"
+    return ColumnRow(clean(feature.name), feature.kind, values, missing)

@@ -1,0 +1,181 @@
+"""The contents of a report as one page of HTML. Every name is escaped by the template engine."""
+
+from dataclasses import dataclass
+from importlib.resources import files
+
+import numpy as np
+
+from bsgp.report import figures
+from bsgp.report.chains import Chains
+from bsgp.report.content import Content
+from bsgp.report.effects import Effect, Relevance
+from bsgp.report.quality import ClassFit, RegressionFit
+from bsgp.report.words import clean, counted, number, percent
+
+ALT_LIMIT = 60
+
+
+@dataclass(frozen=True)
+class Picture:
+    """`alt` says what is to be seen, for those who cannot see it."""
+
+    source: str
+    alt: str
+    caption: str = ""
+
+
+def render(content: Content) -> str:
+    """The whole page."""
+    from jinja2 import Environment, StrictUndefined
+
+    template = files("bsgp.report").joinpath("template.html").read_text(encoding="utf-8")
+    engine = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    engine.filters["ticked"] = ticked
+    detail = content.quality.detail if content.quality else None
+    return engine.from_string(template).render(
+        content=content,
+        is_regression=isinstance(detail, RegressionFit),
+        calibration=_calibration(detail),
+        predictions=_predictions(detail),
+        relevance=_relevance(content.relevance),
+        effects=[_effect(effect) for effect in content.effects],
+        energy=_energy(content.chains),
+        traces=_traces(content.chains),
+        number=number,
+    )
+
+
+def ticked(text: str):
+    """What stands between backticks as code; all of it escaped."""
+    from markupsafe import Markup, escape
+
+    parts = text.split("`")
+    if len(parts) % 2 == 0:  # a name has one of its own
+        return escape(text)
+    return Markup("").join(Markup("<code>{}</code>").format(part) if k % 2 else part for k, part in enumerate(parts))
+
+
+def _calibration(detail: RegressionFit | ClassFit | None) -> list[Picture]:
+    if detail is None:
+        return []
+    if isinstance(detail, ClassFit):
+        reliability = detail.reliability
+        gap = float(
+            np.average(
+                np.abs(reliability.predicted - reliability.observed), weights=reliability.counts[reliability.counts > 0]
+            )
+        )
+        event = clean(reliability.event, ALT_LIMIT)
+        return [
+            Picture(
+                figures.reliability_curve(reliability),
+                f"Reliability curve: predicted probability that {event} against how often it is; on average they "
+                f"differ by {percent(gap)}.",
+                f"Event: {event}. Bars below: rows in each bin. Average gap {percent(gap)}.",
+            )
+        ]
+    pictures = []
+    for target in detail.targets:
+        low, high = target.pit_band
+        outside = int(np.sum((target.pit_counts < low) | (target.pit_counts > high)))
+        bars = f"{outside} of {counted(len(target.pit_counts), 'bar')}"
+        name = clean(target.name, ALT_LIMIT)
+        pictures.append(
+            Picture(
+                figures.pit_histogram(target),
+                f"Histogram of the PIT values of {name}: {bars} outside the 95% band.",
+                f"PIT of {name}: {bars} outside the band.",
+            )
+        )
+    at_90 = "; ".join(f"{clean(one.name, ALT_LIMIT)} {percent(one.coverage[-2])}" for one in detail.targets)
+    pictures.append(
+        Picture(
+            figures.coverage_curve(detail),
+            f"Share of truths inside central intervals against the interval's level; of 90% intervals: {at_90}.",
+            f"Inside 90% intervals: {at_90}.",
+        )
+    )
+    return pictures
+
+
+def _predictions(detail: RegressionFit | ClassFit | None) -> list[Picture]:
+    if detail is None:
+        return []
+    if isinstance(detail, ClassFit):
+        probability = detail.true_probability
+        below = percent(float(np.mean(probability < 0.5)))
+        found = f"median {number(float(np.median(probability)))}, below 0.5 in {below} of rows"
+        return [
+            Picture(
+                figures.true_class_histogram(probability, detail.num_classes),
+                f"Histogram of the probability given to the true class: {found}.",
+                f"Probability of the true class: {found}.",
+            )
+        ]
+    pictures = []
+    for target in detail.targets:
+        inside = percent(float(np.mean((target.actual >= target.low) & (target.actual <= target.high))))
+        name = clean(target.name, ALT_LIMIT)
+        rows = counted(len(target.actual), "test row")
+        pictures.append(
+            Picture(
+                figures.predicted_against_actual(target),
+                f"Predicted against actual {name} of {rows} with 90% intervals; {inside} of them hold the truth.",
+                f"{name}: {rows}, {inside} inside.",
+            )
+        )
+    return pictures
+
+
+def _relevance(relevance: Relevance | None) -> Picture | None:
+    if relevance is None:
+        return None
+    first = "; ".join(
+        f"{clean(name, ALT_LIMIT)} {percent(share)}"
+        for name, share in zip(relevance.names[:3], relevance.median[:3], strict=True)
+    )
+    more = f" {counted(relevance.num_more, 'input')} with less are not shown." if relevance.num_more else ""
+    return Picture(
+        figures.relevance_intervals(relevance),
+        f"Share of relevance of {counted(len(relevance.names), 'input')} with 90% intervals; the largest: {first}.",
+        f"Median and 90% interval over the draws.{more}",
+    )
+
+
+def _effect(effect: Effect) -> Picture:
+    first = effect.series[0]
+    name, outcome = clean(effect.name, ALT_LIMIT), clean(effect.outcome, ALT_LIMIT)
+    places = effect.levels or tuple(number(value) for value in effect.grid)
+    ends = [
+        f"{number(float(first.mean[k]))} at {clean(places[k], ALT_LIMIT)}"
+        for k in (int(np.argmin(first.mean)), int(np.argmax(first.mean)))
+    ]
+    line = f"{clean(first.name, ALT_LIMIT)} " if len(effect.series) > 1 else ""
+    found = f"{line}from {ends[0]} to {ends[1]}"
+    more = f" {counted(effect.num_more, 'rarer category', 'rarer categories')} not shown." if effect.num_more else ""
+    return Picture(
+        figures.partial_effect(effect), f"Partial effect of {name} on {outcome}: {found}.", f"{name}: {found}.{more}"
+    )
+
+
+def _energy(chains: Chains) -> Picture | None:
+    if not chains.energy:
+        return None
+    phases = ", ".join(chains.energy)
+    return Picture(
+        figures.energy_trace(chains.energy),
+        f"Energy of every chain over time, in the phases {phases}.",
+        "Energy of every chain: level and without a trend in the last phase.",
+    )
+
+
+def _traces(chains: Chains) -> list[Picture]:
+    return [
+        Picture(
+            figures.prediction_trace(trace),
+            f"Trace over the draws of {trace.name}, one line per chain: mean {number(float(trace.values.mean()))}, "
+            f"standard deviation {number(float(trace.values.std()))}.",
+            f"A training row with {trace.name}.",
+        )
+        for trace in chains.traces
+    ]

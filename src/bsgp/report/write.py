@@ -1,0 +1,48 @@
+"""A report on disk, whole or not at all."""
+
+import os
+import secrets
+from pathlib import Path
+
+import numpy as np
+
+from bsgp.data.tables import Table
+from bsgp.estimators import BSGPClassifier, BSGPRegressor
+
+
+def write_report(
+    model: BSGPRegressor | BSGPClassifier,
+    path: str | os.PathLike,
+    held_out: tuple[Table, np.ndarray] | None = None,
+) -> Path:
+    """Write one self-contained HTML page about a fitted model: how good, how calibrated, what matters, is it converged.
+
+    `held_out` is a table of inputs that were not trained on, with its targets. An older file at `path` is replaced.
+    """
+    from sklearn.utils.validation import check_is_fitted
+
+    from bsgp.report.content import gather
+    from bsgp.report.page import render
+
+    check_is_fitted(model, "posterior_")
+    path = Path(path)
+    if path.is_dir():
+        raise ValueError(f"`path` must be a file, got the folder `{path}`. Add a name such as report.html.")
+    page = render(gather(model, held_out)).encode("utf-8")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    _write_whole(path, page)
+    return path
+
+
+def _write_whole(path: Path, content: bytes) -> None:
+    """Into a file beside it, which then takes its name: a reader sees the old page or the new one."""
+    fresh = path.with_name(f".bsgp-{secrets.token_hex(6)}.tmp")
+    try:
+        with open(fresh, "xb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(fresh, path)
+    except BaseException:
+        fresh.unlink(missing_ok=True)
+        raise
