@@ -245,6 +245,12 @@ def test_a_saved_model_predicts_the_same(regressor, classifier, tmp_path):
     assert_array_equal(loaded.classes_, classifier.classes_)
 
 
+def test_others_may_read_a_saved_model_as_far_as_the_umask_lets_them(regressor, tmp_path):
+    (tmp_path / "ordinary").mkdir()
+    regressor.save(tmp_path / "model")
+    assert (tmp_path / "model").stat().st_mode == (tmp_path / "ordinary").stat().st_mode
+
+
 @pytest.mark.parametrize("labels", [[0, 1], [False, True], [-1.0, 1.0], ["no", "yes"]])
 def test_class_labels_keep_their_type_in_a_file(labels, tmp_path):
     frame, y = wave(40)

@@ -2,7 +2,7 @@ import numpy as np
 from numpy.testing import assert_allclose
 from scipy.stats import norm
 
-from bsgp.evaluate import coverage, error_rate, mnll, rmse
+from bsgp.evaluate import auc, coverage, error_rate, gaussian_crps, mean_auc, mnll, rmse
 
 
 def test_mnll_in_original_units_is_that_of_the_unscaled_density(rng):
@@ -22,6 +22,29 @@ def test_error_rate_of_two_and_of_several_classes():
     assert error_rate(np.array([[1.0], [0.0], [1.0]]), np.array([[0.9], [0.6], [0.4]])) == 2 / 3
     probability = np.array([[0.2, 0.5, 0.3], [0.6, 0.3, 0.1]])
     assert error_rate(np.array([[1.0], [2.0]]), probability) == 0.5
+
+
+def test_crps_of_a_gaussian_is_its_integral():
+    grid = np.linspace(-12, 12, 200_001)
+    for y in (-1.0, 0.3, 2.5):
+        integral = np.trapezoid((norm.cdf(grid, 0.5, 1.7) - (grid >= y)) ** 2, grid)
+        assert_allclose(gaussian_crps(np.array(y), np.array(0.5), 1.7), integral, rtol=1e-4)
+
+
+def test_auc_counts_pairs_in_order(rng):
+    positive = rng.random(60) < 0.4
+    score = np.round(rng.standard_normal(60) + positive, 1)  # with ties
+    higher = score[positive][:, None] - score[~positive][None, :]
+    assert_allclose(auc(positive, score), np.mean((higher > 0) + 0.5 * (higher == 0)))
+    assert np.isnan(auc(np.ones(3, bool), np.arange(3.0)))
+
+
+def test_auc_of_several_classes_is_the_mean_against_the_rest():
+    codes = np.array([0, 1, 2, 2])
+    probability = np.eye(3)[codes]
+    assert mean_auc(codes, probability) == 1.0
+    assert mean_auc(codes, np.full((4, 3), 1 / 3)) == 0.5
+    assert mean_auc(np.array([0, 1]), np.array([[0.3, 0.7], [0.8, 0.2]])) == 0.0
 
 
 def test_rhat_of_one_chain_compares_its_halves(rng):

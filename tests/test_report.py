@@ -17,11 +17,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from bsgp.data.schema import Feature
 from bsgp.data.tables import from_frame
 from bsgp.estimators import BSGPClassifier, BSGPRegressor, load
 from bsgp.report import figures, page, write, write_report
 from bsgp.report.chains import look_at_chains
-from bsgp.report.effects import MAX_DRAWS, partial_effects, relevance
+from bsgp.report.effects import MAX_DRAWS, _question, partial_effects, relevance
 from bsgp.report.outcomes import outcomes
 from bsgp.report.picks import evenly, thinned
 from bsgp.report.quality import LEVELS, RegressionFit, TargetFit, _confusion, _coverage_remark, _reliability, measure
@@ -175,7 +176,8 @@ def test_confusion_table_counts_every_row(classification, class_page):
 def test_deep_report_says_whose_lengthscales(deep_page):
     text = Page(deep_page).text
     assert "in the first of 2 layers" in text
-    assert "standard deviations from the mean" in "".join(Page(deep_page).pictures)
+    assert "standard deviations from their training means" in text
+    assert "standard deviations" in "".join(Page(deep_page).pictures)
 
 
 def test_report_without_test_table(regression, tmp_path):
@@ -195,7 +197,7 @@ def test_loaded_model_has_the_same_report(regression, regression_page, tmp_path)
 def test_source_is_named(regression, tmp_path):
     regression[0].save(tmp_path / "model", about={"source": f"a&b {SCRIPT}.csv", "ignored": ["id"]})
     text = Page(write_report(load(tmp_path / "model"), tmp_path / "report.html")).text
-    assert f"60 rows from a&b {SCRIPT}.csv" in text
+    assert f"60 rows of a&b {SCRIPT}.csv" in text
     assert "Left out as asked: id." in text
 
 
@@ -342,6 +344,22 @@ def test_partial_effects_are_averages_of_predictions(regression):
     feature = schema.features[3]  # the one with missing values
     assert feature.has_missing
     assert ((effects[3].seen >= feature.low) & (effects[3].seen <= feature.high)).all()
+
+
+def test_grid_of_a_column_that_hardly_varies():
+    feature = Feature("x", "number", mean=0.02, scale=0.14, low=0.0, high=0.0)
+    question = _question(feature, np.array([[-0.143], [7.0]]))
+    assert (np.diff(question.values) > 0).all()
+    assert question.values[0] < feature.mean < question.values[-1]
+    assert len(question.seen) == 1
+
+
+def test_rare_categories_are_not_drawn():
+    names = tuple(f"{k:02d}" for k in range(20))
+    feature = Feature("x", "category", names, tuple((20.0 - k) / 210.0 for k in range(20)))
+    question = _question(feature, np.zeros((2, 20)))
+    assert question.levels == names[:12]
+    assert question.num_more == 8
 
 
 def test_relevance_needs_lengthscales(regression):

@@ -181,13 +181,15 @@ class _BSGPEstimator(BaseEstimator):
         names = getattr(self, "feature_names_in_", None)
         if isinstance(X, Table) or is_frame(X):
             table = X if isinstance(X, Table) else from_frame(X)
-            if names is None:  # fitted on an array: by position, and scikit-learn warns
+            if names is None and not isinstance(X, Table):  # fitted on an array: by position, and scikit-learn warns
                 table = from_array(self._check_array(X, reset=False))
         else:
             table = from_array(self._check_array(X, reset=False), names=None if names is None else list(names))
         encoded, notes = self.schema_.encode(table)
-        for note in notes:
-            logger.warning(note)
+        if notes != getattr(self, "_last_notes", None):  # a score asks for the same rows several times
+            for note in notes:
+                logger.warning(note)
+        self._last_notes = notes
         return encoded.astype(self.precision)
 
     @property
@@ -353,6 +355,11 @@ class BSGPRegressor(RegressorMixin, _BSGPEstimator):
         inputs = self.encode(X)
         standardised = self.posterior_.crps(inputs, self._standardised(y, inputs.shape[0]), self._predict_key)
         return self._shaped(standardised * self._units.scale)
+
+    @property
+    def target_mean(self) -> np.ndarray:
+        """Mean of each target in training, `[P]`."""
+        return self._units.mean
 
     @property
     def target_scale(self) -> np.ndarray:

@@ -59,6 +59,7 @@ def save_stacked(
         arrays[EXTRA + name] = np.ascontiguousarray(array)
     folder.parent.mkdir(parents=True, exist_ok=True)
     fresh = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    fresh.chmod(0o777 & ~_umask())  # mkdtemp makes a folder for one's own eyes
     try:
         save_file(arrays, fresh / ARRAYS)
         document = {
@@ -158,6 +159,13 @@ def _rebuild(node: dict, arrays: dict):
         return jnp.asarray(arrays[node["array"]])
     value = node["value"]
     return tuple(value) if isinstance(value, list) else value
+
+
+def _umask() -> int:
+    """It can only be read by setting it."""
+    mask = os.umask(0o022)
+    os.umask(mask)
+    return mask
 
 
 def _flush_to_disk(path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Two real tables that ship with scikit-learn, a regression and a classification, beside two baselines."""
+"""Two real tables that ship with dependencies, a regression and a classification, beside two baselines."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,6 +14,7 @@ from bsgp.report import write_report
 from bsgp.scoring import Scores, baseline_scores, score
 
 TEST_SHARE = 0.2
+NUM_ROWS = 750  # for a demo in a minute or two
 
 
 @dataclass(frozen=True)
@@ -41,23 +42,33 @@ class Outcome:
     report: Path
 
 
-def _diabetes() -> tuple[Table, np.ndarray]:
-    from sklearn.datasets import load_diabetes
+def _elevation() -> tuple[Table, np.ndarray]:
+    """Heights around the Jacksboro fault in Tennessee, at some random places of the map."""
+    from matplotlib.cbook import get_sample_data
 
-    bunch: Any = load_diabetes(scaled=False)
-    return from_array(bunch.data, names=["age", "sex", "bmi", "blood pressure", *bunch.feature_names[4:]]), bunch.target
+    with np.load(get_sample_data("jacksboro_fault_dem.npz", asfileobj=False)) as dem:  # type: ignore[arg-type]
+        height = dem["elevation"]
+        longitude = np.linspace(dem["xmin"], dem["xmax"], height.shape[1])
+        latitude = np.linspace(dem["ymin"], dem["ymax"], height.shape[0])
+    places = np.random.default_rng(0).choice(height.size, NUM_ROWS, replace=False)
+    north, east = np.unravel_index(places, height.shape)
+    position = np.stack([longitude[east], latitude[north]], axis=1)
+    return from_array(position, names=["longitude", "latitude"]), height[north, east].astype(np.float64)
 
 
-def _breast_cancer() -> tuple[Table, np.ndarray]:
-    from sklearn.datasets import load_breast_cancer
+def _digits() -> tuple[Table, np.ndarray]:
+    """Handwritten digits, 8 x 8 pixels: a boundary between classes that no plane can draw."""
+    from sklearn.datasets import load_digits
 
-    bunch: Any = load_breast_cancer()
-    return from_array(bunch.data, names=list(bunch.feature_names)), bunch.target_names[bunch.target]
+    bunch: Any = load_digits()
+    rows = slice(NUM_ROWS)
+    names = [f"pixel {index // 8},{index % 8}" for index in range(64)]
+    return from_array(bunch.data[rows], names=names), np.where(bunch.target[rows] % 2 == 0, "even", "odd")
 
 
 EXAMPLES = (
-    Example("diabetes", "Diabetes: progression of the disease after a year", "progression", _diabetes, BSGPRegressor),
-    Example("cancer", "Breast cancer: malignant or benign", "diagnosis", _breast_cancer, BSGPClassifier),
+    Example("elevation", "Elevation: height in metres from the place on a map", "height", _elevation, BSGPRegressor),
+    Example("digits", "Digits: is a handwritten digit even or odd", "parity", _digits, BSGPClassifier),
 )
 
 
@@ -81,7 +92,7 @@ def run_example(example: Example, out: Path, *, effort: float = 1.0, verbose: bo
     model.target_names_ = (example.target,)
     scores = {**baseline_scores(model, *held_out), "bsgp": score(model, *held_out)}
     folder = out / example.name
-    model.save(folder, about={"source": f"scikit-learn's {example.name} data"})
+    model.save(folder, about={"source": f"{example.name}-train.csv"})
     return Outcome(
         example=example,
         num_train=X.num_rows,

@@ -6,7 +6,8 @@ import jax.random as jr
 import numpy as np
 
 from bsgp.estimators import BSGPClassifier, BSGPRegressor
-from bsgp.report.outcomes import outcomes
+from bsgp.report.outcomes import MAX_SERIES, num_outputs, outcomes
+from bsgp.report.picks import evenly
 
 RANKS = (0.1, 0.5, 0.9)
 PHASES = ("warm start", "burn-in", "draws")
@@ -40,11 +41,15 @@ def look_at_chains(model: BSGPRegressor | BSGPClassifier) -> Chains:
 
 def _traces(model: BSGPRegressor | BSGPClassifier) -> tuple[Trace, ...]:
     """Of the rows with a low, a middling and a high prediction."""
-    means = np.asarray(model.posterior_.predictive_draws(model.background_, jr.key(1)).mean, np.float64)  # [C S N P]
+    # of many classes fewer rows are looked at: K classes cost K^2
+    some = evenly(len(model.background_), max(10, len(model.background_) * MAX_SERIES // num_outputs(model)))
+    means = np.asarray(
+        model.posterior_.predictive_draws(model.background_[some], jr.key(1)).mean, np.float64
+    )  # [C S N P]
     shown = outcomes(model, means.mean(axis=(0, 1, 2)))
     values = shown.convert(means)[..., 0]
     order = np.argsort(values.mean(axis=(0, 1)), kind="stable")
     rows = dict.fromkeys(int(order[round(rank * (len(order) - 1))]) for rank in RANKS)
-    outcome = shown.label if len(shown.names) == 1 else f"{shown.names[0]} ({shown.label})"
+    outcome = shown.label if len(shown.names) == 1 else shown.names[0]
     names = ("a low prediction", "a middling prediction", "a high prediction")
     return tuple(Trace(name, values[..., row], outcome) for name, row in zip(names, rows, strict=False))

@@ -63,6 +63,7 @@ class Content:
     quality: Quality | None
     relevance: Relevance | None
     effects: tuple[Effect, ...]
+    has_several_targets: bool
     depth: int
     chains: Chains
     diagnosis: tuple[Fact, ...]
@@ -85,6 +86,7 @@ def gather(model: BSGPRegressor | BSGPClassifier, held_out: tuple[Table, np.ndar
         quality=quality,
         relevance=relevant,
         effects=partial_effects(model, columns),
+        has_several_targets=len(model.target_names_) > 1,
         depth=model.posterior_.model.depth,
         chains=look_at_chains(model),
         diagnosis=_diagnosis(model),
@@ -106,12 +108,9 @@ def _about(model: BSGPRegressor | BSGPClassifier) -> dict:
 def _lead(model: BSGPRegressor | BSGPClassifier) -> str:
     source = _about(model).get("source")
     about = METHODS[model.method].about if model.method in METHODS else clean(model.method)
-    where = f" from {clean(source)}" if source else ""
-    classes = f" into {listed(model.classes_)}" if isinstance(model, BSGPClassifier) else ""
-    return (
-        f"{_task(model).capitalize()} of {listed(model.target_names_)}{classes}, learned from "
-        f"{counted(model.num_rows_, 'row')}{where}. {about}"
-    )
+    where = f" of {clean(source)}" if source else ""
+    classes = f" Classes: {listed(model.classes_)}." if isinstance(model, BSGPClassifier) else ""
+    return f"Learned from {counted(model.num_rows_, 'row')}{where}.{classes} {about}"
 
 
 def _facts(model: BSGPRegressor | BSGPClassifier) -> tuple[Fact, ...]:

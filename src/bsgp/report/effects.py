@@ -7,7 +7,7 @@ import numpy as np
 
 from bsgp.data.schema import Feature
 from bsgp.estimators import BSGPClassifier, BSGPRegressor
-from bsgp.report.outcomes import MAX_SERIES, Outcomes, outcomes
+from bsgp.report.outcomes import MAX_SERIES, Outcomes, num_outputs, outcomes
 from bsgp.report.picks import evenly, thinned
 from bsgp.report.words import clean
 
@@ -90,11 +90,11 @@ def relevance(model: BSGPRegressor | BSGPClassifier) -> Relevance | None:
 def partial_effects(model: BSGPRegressor | BSGPClassifier, columns: tuple[str, ...]) -> tuple[Effect, ...]:
     """Of the first few of `columns`: set an input to a value in some training rows and average the predictions."""
     features = {feature.name: feature for feature in model.schema_.features}
-    posterior = thinned(model.posterior_, MAX_DRAWS)
     background = np.asarray(model.background_)
-    num_outputs = model.posterior_.model.layers[-1].V.shape[-1]
-    # many classes cost more for each row
-    rows = background[evenly(len(background), max(10, MAX_ROWS * MAX_SERIES // max(num_outputs, MAX_SERIES)))]
+    # the probabilities of K classes cost K^2
+    num_rows, num_draws = (max(most // 4, most * MAX_SERIES // num_outputs(model)) for most in (MAX_ROWS, MAX_DRAWS))
+    rows = background[evenly(len(background), min(MAX_ROWS, num_rows))]
+    posterior = thinned(model.posterior_, min(MAX_DRAWS, num_draws))
     schema, names = model.schema_, columns[:MAX_EFFECTS]
     questions = [_question(features[name], background[:, schema.columns_of(name)]) for name in names]
     blocks = [schema.encode_values(name, one.values) for name, one in zip(names, questions, strict=True)]

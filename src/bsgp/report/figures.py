@@ -30,7 +30,7 @@ DASHES = ("-", "--", "-.", ":")
 INK, GREY, PALE = "#1f2933", "#7b8794", "#e4e7eb"
 WIDTH, HEIGHT = 4.2, 3.0  # inches
 SMALL_WIDTH, SMALL_HEIGHT = 3.5, 2.7
-TICK_LIMIT, LABEL_LIMIT = 18, 40
+TICK_LIMIT, LABEL_LIMIT = 18, 28
 STYLE = {
     "axes.axisbelow": True,
     "axes.edgecolor": GREY,
@@ -69,9 +69,11 @@ def pit_histogram(target: TargetFit) -> str:
 
     def draw(axes: "Axes") -> None:
         edges = np.linspace(0.0, 1.0, len(counts) + 1)
-        axes.axhspan(low, high, color=ORANGE, alpha=0.25, lw=0, label="95% of bars, if calibrated")
-        axes.axhline(counts.sum() / len(counts), color=ORANGE, lw=1.2)
         axes.bar(edges[:-1], counts, np.diff(edges), align="edge", color=BLUE, alpha=0.8, edgecolor="white", lw=0.8)
+        axes.axhspan(low, high, color=ORANGE, alpha=0.25, lw=0, zorder=0, label="95% of bars, if calibrated")
+        axes.axhline(counts.sum() / len(counts), color=ORANGE, lw=1.2)
+        for edge in (low, high):
+            axes.axhline(edge, color=ORANGE, lw=1.0, ls=(0, (4, 3)))
         axes.set(xlim=(0, 1), ylim=(0, 1.25 * max(counts.max(), high)))
         axes.set(xlabel="predicted probability below the truth (PIT)", ylabel="test rows")
         axes.legend(loc="upper right")
@@ -101,7 +103,7 @@ def reliability_curve(reliability: Reliability) -> str:
         observed = reliability.observed
         errors = np.maximum([observed - reliability.low, reliability.high - observed], 0.0)
         top.plot([0, 1], [0, 1], color=ORANGE, lw=1.2, label="calibrated")
-        top.errorbar(reliability.predicted, observed, errors, color=BLUE, fmt="o-", ms=4, lw=1.4, capsize=2)
+        top.errorbar(reliability.predicted, observed, errors, color=BLUE, fmt="o", ms=5, elinewidth=1.4, capsize=2)
         top.set(xlim=(0, 1), ylim=(-0.02, 1.02), ylabel="how often true")
         top.legend(loc="upper left")
         bottom.bar(reliability.edges[:-1], reliability.counts, 0.1, align="edge", color=GREY, edgecolor="white", lw=0.8)
@@ -130,7 +132,7 @@ def predicted_against_actual(target: TargetFit) -> str:
                 target.actual[rows], target.predicted[rows], errors, fmt="o", ms=3.2, mew=0, color=colour,
                 ecolor=(colour, 0.3), elinewidth=1.2, label=f"{label} ({int(rows.sum())})",
             )  # fmt: skip
-        axes.set(xlabel=f"actual {clean(target.name, LABEL_LIMIT - 10)}", ylabel="predicted")
+        axes.set(xlabel=f"actual {clean(target.name, LABEL_LIMIT)}", ylabel="predicted")
         axes.locator_params(nbins=6)
         _shorten_ticks(axes.xaxis, axes.yaxis)
         axes.legend(loc="upper left")

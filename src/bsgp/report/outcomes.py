@@ -26,6 +26,11 @@ class Outcomes:
         return values[..., list(self.which)] * self.scale + self.shift
 
 
+def num_outputs(model: BSGPRegressor | BSGPClassifier) -> int:
+    """Latent functions of the last layer: targets, or classes if there are more than two."""
+    return model.posterior_.model.layers[-1].V.shape[-1]
+
+
 def outcomes(model: BSGPRegressor | BSGPClassifier, typical: np.ndarray) -> Outcomes:
     """`typical [P]` is an average prediction: of more than four classes only the most probable one is drawn."""
     return _classes(model, typical) if isinstance(model, BSGPClassifier) else _targets(model)
@@ -44,6 +49,6 @@ def _classes(model: BSGPClassifier, typical: np.ndarray) -> Outcomes:
 def _targets(model: BSGPRegressor) -> Outcomes:
     names = tuple(clean(name) for name in model.target_names_)
     if len(names) == 1:
-        return Outcomes(names[0], names, (0,), model._units.mean, model._units.scale)
+        return Outcomes(names[0], names, (0,), model.target_mean, model.target_scale)
     num = min(len(names), MAX_SERIES)
-    return Outcomes("standard deviations from the mean", names[:num], tuple(range(num)), np.zeros(num), np.ones(num))
+    return Outcomes("standard deviations", names[:num], tuple(range(num)), np.zeros(num), np.ones(num))

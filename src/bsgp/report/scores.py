@@ -70,7 +70,9 @@ def headline(scores: Scores, baselines: dict[str, Scores], num_rows: int, *, sin
         comparison = f"{abs(ours / theirs - 1.0):.0%} {'below' if ours < theirs else 'above'}"
     else:
         comparison = "above"
-    log_density = f"MNLL {digits(scores['mnll'])} against {digits(baselines[best]['mnll'])}"
+    likeliest = min(baselines, key=lambda name: baselines[name]["mnll"])
+    whose = "" if likeliest == best else f" ({likeliest})"
+    log_density = f"MNLL {digits(scores['mnll'])} against {digits(baselines[likeliest]['mnll'])}{whose}"
     return (
         f"On {counted(num_rows, 'test row')} its {name} is {metric.show(ours)}, {comparison} "
         f"the {metric.show(theirs)} of the best baseline ({best}); {log_density}."
