@@ -3,10 +3,10 @@ from dataclasses import replace
 import jax.random as jr
 import numpy as np
 from numpy.testing import assert_allclose
-from problems import tiny_target
 
 from bsgp import Plan, Posterior, sample
 from bsgp.convergence import Diagnostics, diagnose, energy_trace
+from problems import tiny_target
 
 GOOD = Diagnostics(
     evaluations=100, seconds=1.0, interrupted=False, num_chains=1, num_draws=256, rhat=1.01, ess=200.0, wobble=0.03,

@@ -36,7 +36,7 @@ def _plain_jax():
 
 
 @parametrize_with_checks(
-    [BSGPRegressor(effort=0.1, num_inducing=8), BSGPClassifier(effort=0.1, num_inducing=8)],
+    [BSGPRegressor(effort=0.05, num_inducing=8), BSGPClassifier(effort=0.05, num_inducing=8)],
     expected_failed_checks=lambda estimator: EXPECTED_FAILURES,
 )
 def test_scikit_learn_contract(estimator, check):
@@ -156,7 +156,7 @@ def test_classes_are_any_labels(classifier):
 
 def test_two_classes():
     frame, y = wave()
-    model = BSGPClassifier(**QUICK).fit(frame, y > 100)
+    model = BSGPClassifier(**{**QUICK, "effort": 0.2}).fit(frame, y > 100)
     assert model.classes_.dtype == bool
     assert model.score(frame, y > 100) > 0.85
     assert_allclose(model.predict_log_proba(frame), np.log(model.predict_proba(frame)))

@@ -12,7 +12,8 @@ import pytest
 from numpy.testing import assert_allclose
 
 from bsgp import Plan
-from bsgp.cli import main, numbers
+from bsgp.cli import main
+from bsgp.cli.common import numbers
 from bsgp.experiments.paper import authors_mnll, paper_file
 from bsgp.experiments.runner import read_records, run_all
 from bsgp.experiments.table import compare, summary, to_markdown

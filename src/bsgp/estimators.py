@@ -186,10 +186,8 @@ class _BSGPEstimator(BaseEstimator):
         else:
             table = from_array(self._check_array(X, reset=False), names=None if names is None else list(names))
         encoded, notes = self.schema_.encode(table)
-        if notes != getattr(self, "_last_notes", None):  # a score asks for the same rows several times
-            for note in notes:
-                logger.warning(note)
-        self._last_notes = notes
+        for note in notes:
+            logger.warning(note)
         return encoded.astype(self.precision)
 
     @property
@@ -279,7 +277,7 @@ class _BSGPEstimator(BaseEstimator):
         state: dict[str, Any] = {**super().__getstate__()}  # type: ignore[dict-item]
         for name in ("posterior_", "_session"):
             if state.get(name) is not None:
-                state[name] = jax.tree.map(np.asarray, state[name])
+                state[name] = jax.tree.map(_as_numpy, state[name])
         return state
 
     def __setstate__(self, state):
@@ -525,6 +523,10 @@ def load(folder: str | os.PathLike) -> BSGPRegressor | BSGPClassifier:
             f"`{folder}` must hold a complete model, got {error!r}: it is damaged. Save it again."
         ) from error
     return estimator  # type: ignore[return-value]
+
+
+def _as_numpy(leaf):
+    return np.asarray(leaf) if isinstance(leaf, jax.Array) else leaf
 
 
 def _as_jax(leaf):

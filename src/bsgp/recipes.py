@@ -171,7 +171,7 @@ def _start_noise(likelihood: Gaussian, recipe: Recipe) -> Gaussian:
 
 
 def _anchor(X, y, likelihood: AbstractLikelihood, recipe: Recipe, key: Array) -> Anchor | None:
-    if recipe.num_anchor is None:
+    if recipe.num_anchor is None or not isinstance(likelihood, Gaussian):
         return None
     rows = slice(None)
     if recipe.num_anchor < X.shape[0]:

@@ -182,9 +182,17 @@ def report(
 
 
 def _say_as_told(quiet: bool, verbose: bool) -> None:
-    """What was done to a table is said on standard error, one line each."""
+    """What was done to a table is said on standard error, one line each, once: a score encodes its rows repeatedly."""
+    said: set[str] = set()
+
+    def is_new(record: logging.LogRecord) -> bool:
+        message = record.getMessage()
+        return message not in said and not said.add(message)
+
     logging.basicConfig(format="bsgp: %(message)s")
-    logging.getLogger("bsgp").setLevel(logging.ERROR if quiet else logging.DEBUG if verbose else logging.WARNING)
+    logger = logging.getLogger("bsgp")
+    logger.setLevel(logging.ERROR if quiet else logging.DEBUG if verbose else logging.WARNING)
+    logger.filters = [is_new]
 
 
 def _load(folder: Path):
