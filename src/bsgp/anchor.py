@@ -29,7 +29,9 @@ class Conditional(NamedTuple):
     """Log of the integral over V of prior times likelihood of the anchor rows."""
 
     def to_V(self, xi: Float[Array, "M P"]) -> Float[Array, "M P"]:
-        return self.mean + jax.vmap(lambda L, x: solve_triangular(L, x, lower=True, trans=1), (0, 1), 1)(self.root, xi)
+        # not `vmap`: see `chunks.over_chains`
+        columns = [solve_triangular(root, xi[:, p], lower=True, trans=1) for p, root in enumerate(self.root)]
+        return self.mean + jnp.stack(columns, axis=1)
 
     def to_xi(self, V: Float[Array, "M P"]) -> Float[Array, "M P"]:
         return jax.vmap(lambda L, v: L.T @ v, (0, 1), 1)(self.root, V - self.mean)

@@ -33,6 +33,17 @@ class Chain(NamedTuple):
     num_recent: Array
 
 
+def over_chains(function, *stacked: PyTree) -> PyTree:
+    """`function` of every chain: one after the other on a CPU, all at once elsewhere.
+
+    On a CPU a batch of chains gains nothing, and batched factorisations can lock up XLA's pool of threads for good
+    (seen with jaxlib 0.10.2, two threads, four chains of two layers).
+    """
+    if jax.default_backend() == "cpu":
+        return jax.lax.map(lambda at: function(*at), stacked)
+    return jax.vmap(function)(*stacked)
+
+
 @eqx.filter_jit
 def scattered_starts(target: Target, key: Array, num_chains: int, spread: float) -> DeepGP:
     """The model's position once per chain, each moved a little at random."""
@@ -49,8 +60,10 @@ def stack_draws(target: Target, sampled: DeepGP, optimised: PyTree) -> DeepGP:
     """Positions `[C S ...]` of the sampled leaves and `[C ...]` of the optimised ones, as one constrained model."""
     num_chains, num_draws = jax.tree.leaves(sampled)[0].shape[:2]
     still = jax.tree.map(lambda x: jnp.broadcast_to(x[:, None], (num_chains, num_draws, *x.shape[1:])), optimised)
-    free, _ = jax.vmap(jax.vmap(target.constrain))(eqx.combine(sampled, still))
-    return free
+    positions = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), eqx.combine(sampled, still))
+    # one draw after the other, for the reason that chains are
+    free = jax.lax.map(lambda position: target.constrain(position)[0], positions)
+    return jax.tree.map(lambda x: x.reshape(num_chains, num_draws, *x.shape[1:]), free)
 
 
 def _rows(data: Batch, rows: Array) -> Batch:
@@ -84,7 +97,7 @@ def init_chains(target: Target, plan: Plan, positions: DeepGP) -> Chain:
             jnp.zeros((), jnp.int32),
         )
 
-    return jax.vmap(init)(positions)
+    return over_chains(init, positions)
 
 
 def warm_start_optimiser(plan: Plan) -> optax.GradientTransformation:
@@ -120,7 +133,7 @@ def warm_chunk(target, plan, positions, states, keys, data, rows):
         (position, state, _), energy = jax.lax.scan(body, (position, state, key), rows)
         return position, state, energy
 
-    return jax.vmap(one_chain)(positions, states, keys, rows)
+    return over_chains(one_chain, positions, states, keys, rows)
 
 
 @eqx.filter_jit
@@ -155,7 +168,7 @@ def sample_chunk(target, plan, chains, adapts_mass, optimises, keys, data, rows)
     def one_chain(chain, key, rows):
         return jax.lax.scan(one_draw, (chain, key), (rows, *flags))
 
-    (chains, _), (positions, info) = jax.vmap(one_chain)(chains, keys, rows)
+    (chains, _), (positions, info) = over_chains(one_chain, chains, keys, rows)
     return chains, positions, jax.tree.map(lambda x: x.reshape(num_chains, num_updates, *x.shape[3:]), info)
 
 
