@@ -222,7 +222,7 @@ class Target(eqx.Module):
 
         if self.num_passes == 1 or model.depth == 1:  # a single layer has nothing to draw
             return one_pass(key)
-        passes = jax.lax.map(one_pass, jr.split(key, self.num_passes))
+        passes = jax.vmap(one_pass)(jr.split(key, self.num_passes))
         return log_mean_exp(passes, axis=0) if self.objective == "fitc" else jnp.mean(passes, axis=0)
 
     def log_joint(self, position: DeepGP, batch: Batch, key: Array) -> Float[Array, ""]:

@@ -46,8 +46,8 @@ def _tables(out: Path, effort: float, quiet: bool) -> None:
     for example in EXAMPLES:
         done = run_example(example, out, effort=effort, verbose=not quiet)
         console.print(
-            f"\n{example.title}: {done.num_train} rows to learn from, {done.num_test} to predict, "
-            f"{done.num_inputs} inputs; {done.seconds:.0f} s."
+            f"\n{example.title} ({done.num_train} rows to learn from, {done.num_test} to predict, "
+            f"{done.num_inputs} inputs, {done.seconds:.0f} s)"
         )
         names = list(done.scores["bsgp"])
         table = Table("model", *names)
