@@ -1,0 +1,95 @@
+"""Classification: probabilities of classes of any label."""
+
+import jax.random as jr
+import numpy as np
+from sklearn.base import ClassifierMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import column_or_1d
+
+from bsgp.baselines import class_baselines
+from bsgp.data.tables import ticked
+from bsgp.estimators.base import BSGPEstimator, target_names
+from bsgp.likelihoods import Bernoulli, Categorical
+
+
+class BSGPClassifier(ClassifierMixin, BSGPEstimator):
+    """Classification with a fully Bayesian sparse or deep Gaussian process; two classes or more, of any label.
+
+    The parameters and attributes are those of `BSGPRegressor`, and `classes_`.
+    """
+
+    def predict_proba(self, X) -> np.ndarray:
+        """Probability of each class, in the order of `classes_`, `[N K]`."""
+        probability = np.asarray(self._marginals(X).mean, np.float64)
+        if probability.shape[1] == 1:
+            return np.concatenate([1.0 - probability, probability], axis=1)
+        return probability / probability.sum(axis=1, keepdims=True)
+
+    def predict_log_proba(self, X) -> np.ndarray:
+        return np.log(self.predict_proba(X))
+
+    def predict(self, X) -> np.ndarray:
+        """The most probable class."""
+        probability = self.predict_proba(X)
+        return self.classes_[np.argmax(probability, axis=1)]
+
+    def log_density(self, X, y) -> np.ndarray:
+        """Log probability of the labels `y`, per row."""
+        inputs = self.encode(X)
+        return self.posterior_.log_density(inputs, self.codes(y)[:, None], self._predict_key)[:, 0]
+
+    def sample_y(self, X, n_samples: int = 1, random_state=0) -> np.ndarray:
+        """Labels drawn at all rows together, `[N n_samples]`."""
+        inputs = self.encode(X)
+        key = jr.key(int(check_random_state(random_state).randint(2**31 - 1)))
+        drawn = self.posterior_.sample(inputs, key, n_samples)[:, :, 0]
+        return self.classes_[drawn.T.astype(int)]
+
+    # -- inside ------------------------------------------------------------------------------------------------
+
+    def codes(self, y) -> np.ndarray:
+        """Labels as numbers 0 to K - 1."""
+        labels = column_or_1d(y)
+        codes = np.searchsorted(self.classes_, labels)
+        known = codes < len(self.classes_)
+        known[known] = self.classes_[codes[known]] == labels[known]
+        if not known.all():
+            raise ValueError(
+                f"`y` must hold the classes {ticked(self.classes_.tolist())}, got {labels[~known][0]!r} at row "
+                f"{int(np.argmin(known))}. Leave such rows out."
+            )
+        return codes
+
+    def _learn_targets(self, y, num_rows):
+        self.target_names_ = target_names(y, 1)
+        labels = column_or_1d(y, warn=True)
+        if labels.dtype.kind == "f" and not np.isfinite(labels).all():
+            raise ValueError("Input y contains NaN or infinity. Fill or drop these rows.")
+        check_classification_targets(labels)
+        if len(labels) != num_rows:
+            raise ValueError(f"`y` must have one row per row of `X`, {num_rows}, got {len(labels)}. Align the two.")
+        self.classes_, codes = np.unique(labels, return_inverse=True)
+        if len(self.classes_) < 2:
+            raise ValueError(
+                f"`y` must hold at least two classes, got one class only: {self.classes_[0]!r}. Pass rows of others."
+            )
+        return codes[:, None].astype(np.float64)
+
+    def _likelihood(self, dtype):
+        return Bernoulli() if len(self.classes_) == 2 else Categorical(len(self.classes_))
+
+    def _baselines(self, X, y):
+        return dict(class_baselines(X, y[:, 0].astype(int), len(self.classes_)))
+
+    def _target_state(self):
+        kind = self.classes_.dtype.kind
+        return {
+            "names": list(self.target_names_),
+            "classes": [str(c) for c in self.classes_] if kind not in "biuf" else self.classes_.tolist(),
+            "dtype": "object" if kind == "O" else self.classes_.dtype.str,
+        }
+
+    def _set_target_state(self, state):
+        self.target_names_ = tuple(state["names"])
+        self.classes_ = np.asarray(state["classes"], dtype=state["dtype"])
