@@ -1,4 +1,4 @@
-"""What is compiled: chunks of updates for all chains at once, and the states they carry.
+"""What is compiled: chunks of updates for all chains, and the states they carry.
 
 Everything here is a pure function of arrays. Chains are stacked along the first axis and mapped over.
 """

@@ -1,4 +1,4 @@
-"""The inference loop: warm start, burn-in and draws, in compiled chunks, for several chains at once.
+"""The inference loop: warm start, burn-in and draws, in compiled chunks, for one chain or several.
 
 This file is what runs on the host between chunks: the clock, the step size, the guard, progress, Ctrl-C.
 """

@@ -5,7 +5,7 @@ import numpy as np
 from bsgp.baselines import ClassBaseline, GaussianBaseline
 from bsgp.data.tables import Table
 from bsgp.estimators import BSGPClassifier, BSGPRegressor
-from bsgp.evaluate import coverage, gaussian_crps, mean_auc, mnll, rmse
+from bsgp.evaluate import coverage, error_rate, gaussian_crps, mean_auc, mnll, rmse
 
 Scores = dict[str, float]
 INTERVAL = (0.05, 0.95)
@@ -57,6 +57,6 @@ def _regression_scores(y, mean, log_density, crps, quantiles, scale) -> Scores:
 def _class_scores(codes: np.ndarray, probability: np.ndarray, log_density: np.ndarray) -> Scores:
     return {
         "mnll": float(-np.mean(log_density)),
-        "error": float(np.mean(np.argmax(probability, axis=1) != codes)),
+        "error": error_rate(codes[:, None], probability),
         "auc": mean_auc(codes, probability),
     }
