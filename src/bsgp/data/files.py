@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
 import numpy as np
 
@@ -121,7 +121,7 @@ def _read_text(path: Path, separator: str) -> Table:
 
 def _header(path: Path, separator: str) -> list[str]:
     """The names in the first line, once it is sure that another line follows."""
-    with _Watched(path) as raw, io.TextIOWrapper(raw, encoding="utf-8-sig", newline="") as text:  # type: ignore[arg-type]
+    with _Watched(path) as raw, io.TextIOWrapper(cast(Any, raw), encoding="utf-8-sig", newline="") as text:
         rows = (row for row in csv.reader(text, delimiter=separator, strict=True) if row)
         try:
             header = next(rows, None)

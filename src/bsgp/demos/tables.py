@@ -46,7 +46,8 @@ def _elevation() -> tuple[Table, np.ndarray]:
     """Heights around the Jacksboro fault in Tennessee, at some random places of the map."""
     from matplotlib.cbook import get_sample_data
 
-    with np.load(get_sample_data("jacksboro_fault_dem.npz", asfileobj=False)) as dem:  # type: ignore[arg-type]
+    file: Any = get_sample_data("jacksboro_fault_dem.npz", asfileobj=False)
+    with np.load(file) as dem:
         height = dem["elevation"]
         longitude = np.linspace(dem["xmin"], dem["xmax"], height.shape[1])
         latitude = np.linspace(dem["ymin"], dem["ymax"], height.shape[0])

@@ -1,10 +1,11 @@
 """What the regressor and the classifier share: settings, the table's way in, fitting, saving, pickling."""
 
+import abc
 import hashlib
 import logging
 import os
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -51,7 +52,7 @@ class _Session(NamedTuple):
     fingerprint: str
 
 
-class BSGPEstimator(BaseEstimator):
+class BSGPEstimator(BaseEstimator, abc.ABC):
     """What the regressor and the classifier share; they differ in what y is and in what is predicted of it."""
 
     def __init__(
@@ -204,23 +205,23 @@ class BSGPEstimator(BaseEstimator):
 
     # -- what the subclasses know ------------------------------------------------------------------------------
 
+    @abc.abstractmethod
     def _learn_targets(self, y, num_rows: int) -> np.ndarray:
         """Check y, keep what is needed to go back to its units, and return it as `[N P]` for the model."""
-        raise NotImplementedError
 
-    def _likelihood(self, dtype) -> AbstractLikelihood:
-        raise NotImplementedError
+    @abc.abstractmethod
+    def _likelihood(self, dtype) -> AbstractLikelihood: ...
 
+    @abc.abstractmethod
     def _baselines(self, X: np.ndarray, y: np.ndarray) -> dict[str, Baseline]:
         """Simple predictions from the same inputs and `_learn_targets`' y, to be compared with."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def _target_state(self) -> dict[str, Any]:
         """What `_learn_targets` kept, as JSON."""
-        raise NotImplementedError
 
-    def _set_target_state(self, state: dict[str, Any]) -> None:
-        raise NotImplementedError
+    @abc.abstractmethod
+    def _set_target_state(self, state: dict[str, Any]) -> None: ...
 
     # -- files -------------------------------------------------------------------------------------------------
 
@@ -274,7 +275,7 @@ class BSGPEstimator(BaseEstimator):
 
     def __getstate__(self):
         """JAX arrays are pickled as NumPy's: read without float64 they would lose half their digits in silence."""
-        state: dict[str, Any] = {**super().__getstate__()}  # type: ignore[dict-item]
+        state = dict(cast(dict[str, Any], super().__getstate__()))
         for name in ("posterior_", "_session"):
             if state.get(name) is not None:
                 state[name] = jax.tree.map(_as_numpy, state[name])

@@ -2,13 +2,15 @@
 
 import os
 
-from bsgp.estimators.base import BSGPEstimator
 from bsgp.estimators.classifier import BSGPClassifier
 from bsgp.estimators.regressor import BSGPRegressor
 from bsgp.model import DeepGP
 from bsgp.storage import load_stacked
 
-ESTIMATORS: dict[str, type[BSGPEstimator]] = {"BSGPRegressor": BSGPRegressor, "BSGPClassifier": BSGPClassifier}
+ESTIMATORS: dict[str, type[BSGPRegressor] | type[BSGPClassifier]] = {
+    "BSGPRegressor": BSGPRegressor,
+    "BSGPClassifier": BSGPClassifier,
+}
 
 
 def load(folder: str | os.PathLike) -> BSGPRegressor | BSGPClassifier:
@@ -27,4 +29,4 @@ def load(folder: str | os.PathLike) -> BSGPRegressor | BSGPClassifier:
         raise ValueError(
             f"`{folder}` must hold a complete model, got {error!r}: it is damaged. Save it again."
         ) from error
-    return estimator  # type: ignore[return-value]
+    return estimator
