@@ -1,5 +1,7 @@
 """Strict settings: nothing is promoted or reused in silence, shapes are checked, warnings are errors."""
 
+import logging
+
 import jax
 
 jax.config.update("jax_enable_x64", True)
@@ -24,6 +26,15 @@ from hypothesis import settings  # noqa: E402
 # the first example compiles, so a deadline would measure the compiler; no example database: runs do not depend on it
 settings.register_profile("bsgp", deadline=None, derandomize=True, database=None)
 settings.load_profile("bsgp")
+
+
+@pytest.fixture(autouse=True)
+def _logger_as_it_was():
+    """The command line sets how much is said for its whole process; tests share one."""
+    logger = logging.getLogger("bsgp")
+    yield
+    logger.setLevel(logging.NOTSET)
+    logger.filters = []
 
 
 @pytest.fixture
