@@ -29,11 +29,11 @@ def test_the_verdict_says_why():
 def test_a_run_is_summarised():
     target, X, y = tiny_target()
     run = sample(target, X, y, jr.key(0), plan=Plan(warm_start=100, burn_in=200, num_draws=64, thinning=2))
-    found = diagnose(Posterior.from_run(run), run, X[:10], jr.key(1))
+    found = diagnose(Posterior.from_run(run), run.history, X[:10], jr.key(1))
     assert (found.num_chains, found.num_draws) == (1, 64)
     assert 0 < found.wobble < 1
     assert 1 <= found.ess <= 200
-    trace = energy_trace(run)
+    trace = energy_trace(run.history)
     assert list(trace) == ["warm start", "burn-in", "draws"]
     assert_allclose(trace["warm start"].mean(), run.trace.energy["warm start"].mean())
     assert np.isfinite(trace["draws"]).all()

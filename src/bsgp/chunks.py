@@ -14,12 +14,12 @@ import optax
 from jaxtyping import Array, PyTree
 
 from bsgp.model import DeepGP
+from bsgp.optimise import cosine_adam, descend
 from bsgp.plan import Plan
 from bsgp.sghmc import Sampler, State, normal_like, sghmc
 from bsgp.target import Batch, Target
 
 START_STEP_SIZE = 0.002  # where it is adapted: short enough to begin with, and it grows
-FINAL_RATE = 0.01  # of the warm start, as a share of its first
 
 
 class Chain(NamedTuple):
@@ -101,8 +101,7 @@ def init_chains(target: Target, plan: Plan, positions: DeepGP) -> Chain:
 
 
 def warm_start_optimiser(plan: Plan) -> optax.GradientTransformation:
-    """Adam whose rate falls along a cosine: long steps first, and at the end no blur from minibatches."""
-    return optax.adam(optax.cosine_decay_schedule(plan.learning_rate, max(plan.warm_start, 1), FINAL_RATE))
+    return cosine_adam(plan.learning_rate, plan.warm_start)
 
 
 def _adam_step(target, optimiser, free, state, rest, batch, key):
@@ -111,10 +110,8 @@ def _adam_step(target, optimiser, free, state, rest, batch, key):
     def loss(free):
         return -target.log_joint(eqx.combine(free, rest), batch, key) / target.num_data
 
-    value, gradient = jax.value_and_grad(loss)(free)
-    with jax.numpy_dtype_promotion("standard"):  # optax raises a float to an integer power
-        updates, state = optimiser.update(gradient, state)
-    return optax.apply_updates(free, updates), state, value * target.num_data
+    free, state, value = descend(optimiser, loss, free, state)
+    return free, state, value * target.num_data
 
 
 @eqx.filter_jit

@@ -75,3 +75,12 @@ class Strauss(AbstractInducingPrior):
             return (square < self.radius**2).astype(Z.dtype)
         floor = float(jnp.finfo(Z.dtype).eps)  # keeps the slope of the square root finite on the diagonal
         return jax.nn.sigmoid((self.radius - jnp.sqrt(square + floor)) / self.softness)
+
+
+INDUCING_PRIORS: dict[str, AbstractInducingPrior] = {
+    "normal": InducingNormal(),
+    "determinantal": Determinantal(),
+    "strauss": Strauss(),
+    "uniform": InducingUniform(),
+}
+"""The paper's four, by name."""

@@ -4,7 +4,6 @@ This file is what runs on the host between chunks: the clock, the step size, the
 """
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -27,7 +26,9 @@ from bsgp.chunks import (
 )
 from bsgp.data.minibatches import Minibatches
 from bsgp.health import check_finite, drift_warnings, temperature_warnings
+from bsgp.history import History, Report, silent
 from bsgp.model import DeepGP
+from bsgp.optimise import even_chunk
 from bsgp.plan import Plan
 from bsgp.sghmc import Info, step_size_factor, with_step_size
 from bsgp.target import Batch, Target, block_of, leaf_name
@@ -71,9 +72,18 @@ class Run(NamedTuple):
     chains: Chain
     """Where the chains stand: `sample` can go on from there."""
 
-
-Report = Callable[[str, int, int, float], None]
-"""`report(phase, updates done, updates planned, energy / N)`, called after every chunk."""
+    @property
+    def history(self) -> History:
+        trace = self.trace
+        return History(
+            energy=trace.energy,
+            evaluations=self.evaluations,
+            seconds=self.seconds,
+            interrupted=self.interrupted,
+            warnings=self.warnings,
+            temperature=trace.temperature,
+            step_size=float(np.max(trace.step_size[-1])) if trace.step_size else None,
+        )
 
 
 def sample(
@@ -100,7 +110,7 @@ def sample(
             "Sample u, at least: it is what the predictive distribution is made of."
         )
     data = Batch(jnp.asarray(X), jnp.asarray(y, jnp.asarray(X).dtype))
-    return _Loop(target, data, key, plan, num_chains, report or (lambda *_: None)).run(chains)
+    return _Loop(target, data, key, plan, num_chains, report or silent).run(chains)
 
 
 def join(first: Run, second: Run) -> Run:
@@ -168,7 +178,7 @@ class _Loop:
     def _warm_start(self):
         optimiser_state = jax.vmap(warm_start_optimiser(self.plan).init)(self.positions)
         total = self.plan.warm_start
-        for size in self._chunks("warm start", total, _even_chunk(total, self.plan.chunk), share_of_time=0.2):
+        for size in self._chunks("warm start", total, even_chunk(total, self.plan.chunk), share_of_time=0.2):
             self.positions, optimiser_state, energy = warm_chunk(
                 self.target, self.plan, self.positions, optimiser_state, *self._inputs(size)
             )
@@ -325,11 +335,6 @@ class _Loop:
         error = {n: np.sqrt(2.0 / (size * updates)) for n, size in zip(self._leaf_names, self._leaf_sizes, strict=True)}
         hot = temperature_warnings(self.trace.temperature, error)
         return (*hot, *drift_warnings(self.trace.energy["draws"]))
-
-
-def _even_chunk(total: int, most: int) -> int:
-    """A size of chunks that leaves no remainder, if there is one near: a smaller last chunk is compiled anew."""
-    return next((size for size in range(most, most // 2, -1) if total % size == 0), most)
 
 
 def _all_finite(tree: PyTree) -> bool:

@@ -1,5 +1,9 @@
 """A sparse GP layer, and deep GPs as a stack of them. Fields hold constrained plain arrays."""
 
+import abc
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
 import equinox as eqx
 import jax.numpy as jnp
 import jax.random as jr
@@ -15,6 +19,52 @@ from bsgp.numerics import Marginals, add_jitter, relative_jitter
 KMEANS_MAX_ROWS = 20_000
 
 
+class AbstractModel(eqx.Module):
+    """One draw of a posterior, as prediction sees it."""
+
+    if TYPE_CHECKING:  # as a field of the base it would be the first argument of every subclass
+
+        @property
+        def likelihood(self) -> AbstractLikelihood: ...
+
+    else:
+        likelihood: eqx.AbstractVar[AbstractLikelihood]
+
+    @property
+    @abc.abstractmethod
+    def num_inputs(self) -> int: ...
+
+    @property
+    @abc.abstractmethod
+    def num_latent(self) -> int: ...
+
+    @property
+    @abc.abstractmethod
+    def depth(self) -> int: ...
+
+    @property
+    @abc.abstractmethod
+    def support(self) -> str:
+        """In words, what the functions are made from, such as `100 inducing points`."""
+
+    @property
+    @abc.abstractmethod
+    def input_kernel(self) -> AbstractKernel | None:
+        """The kernel over the inputs themselves; None where there is only one over learned features."""
+
+    @abc.abstractmethod
+    def factors(self):
+        """What prediction needs and no row changes, for `propagate`."""
+
+    @abc.abstractmethod
+    def propagate(self, X: Float[Array, "N D"], key: Array, factors=None) -> Marginals:
+        """Marginals of the latent functions at each row alone."""
+
+    @abc.abstractmethod
+    def sample_function(self, X: Float[Array, "N D"], key: Array) -> Float[Array, "N P"]:
+        """One function, evaluated at all rows of X together."""
+
+
 class Layer(eqx.Module):
     """Several GPs that share one kernel, with whitened inducing variables: `U = Lz V` at inputs `Z`.
 
@@ -27,12 +77,18 @@ class Layer(eqx.Module):
     V: Float[Array, "M P"]
     W: Float[Array, "D P"] | None
     jitter: float = eqx.field(static=True)
+    root: Float[Array, "P M M"] | None = None
+    """Where V is the mean of a Gaussian: lower triangular factor of its covariance, for each output."""
 
     def conditional(self, X: Float[Array, "N D"], factor: Float[Array, "M M"] | None = None) -> Marginals:
         """`p(f(x) | V, Z, kernel)` for each row alone: mean `A^T V`, variance `k(x, x) - colsum(A * A)`.
 
-        `factor` is `self.factor()`, for callers who have many rows and no need of gradients.
+        A Gaussian V adds `colsum((root^T A)^2)`. `factor` is `self.factor()`, for callers who have many rows and no
+        need of gradients.
         """
+        if self.root is not None:
+            mean, left, spread = self.parts(X, factor)
+            return Marginals(mean, left[:, None] + spread)
         Kzx = tuple(self.kernel(Z, X) for Z in row_blocks(self.Z))
         if factor is None:
             mean, explained = sparse_conditional(self._Kzz(), Kzx, self.V)
@@ -40,6 +96,18 @@ class Layer(eqx.Module):
             mean, explained = moments(whitened_cross(factor, Kzx), self.V)
         variance = self._left(X, explained)
         return Marginals(self._add_mean(mean, X), jnp.broadcast_to(variance[:, None], mean.shape))
+
+    def parts(
+        self, X: Float[Array, "N D"], factor: Float[Array, "M M"] | None = None
+    ) -> tuple[Float[Array, "N P"], Float[Array, " N"], Float[Array, "N P"]]:
+        """Mean, the variance that V leaves unexplained, and the variance that a Gaussian V has itself."""
+        assert self.root is not None  # for the type checker
+        Kzx = tuple(self.kernel(Z, X) for Z in row_blocks(self.Z))
+        blocks = whiten(self._Kzz(), Kzx) if factor is None else whitened_cross(factor, Kzx)
+        mean, explained = moments(blocks, self.V)
+        A = jnp.concatenate(blocks)
+        spread = jnp.stack([jnp.sum((root.T @ A) ** 2, axis=0) for root in self.root], axis=1)
+        return self._add_mean(mean, X), self._left(X, explained), spread
 
     def _left(self, X, explained):
         prior = self.kernel.diag(X)
@@ -66,17 +134,30 @@ class Layer(eqx.Module):
 
     def sample_joint(self, X: Float[Array, "N D"], key: Array) -> Float[Array, "N P"]:
         """One function, evaluated at all rows of X together."""
+        if self.root is not None:
+            V_key, key = jr.split(key)
+            return self.at(self.draw(V_key)).sample_joint(X, key)
         mean, covariance = self.joint(X)
         # relative to the prior, not to what is left: near Z the covariance is rounding error alone
         floor = self.jitter * jnp.mean(self.kernel.diag(X))
         root = jnp.linalg.cholesky(covariance + floor * jnp.eye(X.shape[0], dtype=X.dtype))
         return mean + root @ jr.normal(key, mean.shape, mean.dtype)
 
+    def draw(self, key: Array) -> Float[Array, "M P"]:
+        """One V of a Gaussian one."""
+        assert self.root is not None  # for the type checker
+        noise = jr.normal(key, self.V.shape, self.V.dtype)
+        return self.V + jnp.stack([root @ noise[:, p] for p, root in enumerate(self.root)], axis=1)
+
+    def at(self, V: Float[Array, "M P"]) -> "Layer":
+        """The layer with this V for certain."""
+        return Layer(self.kernel, self.Z, V, self.W, self.jitter)
+
     def _add_mean(self, mean, X):
         return mean if self.W is None else mean + X @ self.W
 
 
-class DeepGP(eqx.Module):
+class DeepGP(AbstractModel):
     """Layers and a likelihood. Depth 1 is the sparse GP."""
 
     layers: tuple[Layer, ...]
@@ -89,6 +170,19 @@ class DeepGP(eqx.Module):
     @property
     def num_inputs(self) -> int:
         return self.layers[0].Z.shape[-1]
+
+    @property
+    def num_latent(self) -> int:
+        return self.layers[-1].V.shape[-1]
+
+    @property
+    def support(self) -> str:
+        num_inducing = self.layers[0].Z.shape[-2]
+        return f"{num_inducing} inducing points" + (" per layer" if self.depth > 1 else "")
+
+    @property
+    def input_kernel(self) -> AbstractKernel:
+        return self.layers[0].kernel
 
     def propagate(self, X: Float[Array, "N D"], key: Array, factors: tuple[Array, ...] | None = None) -> Marginals:
         """Marginals of the last layer: hidden layers by one draw per row and output, the last one exactly."""
@@ -159,7 +253,7 @@ def init_deep_gp(
     num_inducing: int = 100,
     depth: int = 1,
     width: int | None = None,
-    kernel=RBF,
+    kernel: Callable[[int, Any], AbstractKernel] | type = RBF,
     jitter: float | None = None,
 ) -> DeepGP:
     """A deep GP at the authors' start: Z from k-means of X (through the linear means), V = 0.

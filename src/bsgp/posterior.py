@@ -16,7 +16,7 @@ from bsgp.checks import check_count, check_matrix
 from bsgp.diagnostics import ess, rhat
 from bsgp.infer import Run
 from bsgp.likelihoods import nearest_target
-from bsgp.model import DeepGP
+from bsgp.model import AbstractModel
 from bsgp.numerics import Marginals, log_mean_exp
 from bsgp.storage import load_stacked, save_stacked
 from bsgp.target import leaf_name
@@ -25,29 +25,40 @@ ROWS_PER_TILE = 1_024  # M x rows arrays of this many mostly stay in the cache
 TILES_PER_CHUNK = 4
 MAX_JOINT_ROWS = 5_000
 NUM_BISECTIONS = 60
+NUM_PASSES = 100
 
 
 class Posterior(eqx.Module):
-    """A `DeepGP` whose arrays carry [C S] in front: C chains, S draws each.
+    """A model whose arrays carry [C S] in front: C chains, S draws each. A point estimate is a single draw.
 
     Every method that passes rows through the model takes a key: hidden layers are drawn. Rows go through in
     chunks, so memory does not grow with their number.
     """
 
-    model: DeepGP
+    model: AbstractModel
 
     @classmethod
     def from_run(cls, run: Run) -> "Posterior":
         return cls(run.model)
 
+    @classmethod
+    def from_single(cls, model: AbstractModel) -> "Posterior":
+        """A point estimate: one chain of one draw."""
+        return cls(jax.tree.map(lambda x: x[None, None], model))
+
     @property
     def num_chains(self) -> int:
-        return self.model.layers[0].Z.shape[0]
+        return jax.tree.leaves(self.model)[0].shape[0]
 
     @property
     def num_draws(self) -> int:
         """Per chain."""
-        return self.model.layers[0].Z.shape[1]
+        return jax.tree.leaves(self.model)[0].shape[1]
+
+    @property
+    def passes(self) -> int:
+        """How often rows pass through each draw: hidden layers are drawn, and a single draw would be a single path."""
+        return NUM_PASSES if self.num_chains * self.num_draws == 1 and self.model.depth > 1 else 1
 
     def predict(self, X, key: Array) -> Marginals:
         """Mean and variance of y under the mixture, `[N P]` (for classes: the probabilities, `[N K]`)."""
@@ -75,9 +86,12 @@ class Posterior(eqx.Module):
         return self._by_rows(_mixture_crps, key, X, y)
 
     def predictive_draws(self, X, key: Array) -> Marginals:
-        """What every draw alone predicts for y: mean and variance `[C S N P]`, for traces and R-hat. Few rows."""
+        """What every draw alone predicts for y: mean and variance `[C S N P]`, for traces and R-hat. Few rows.
+
+        Of a single deep draw they are its passes.
+        """
         mean, variance = self._by_rows(_per_draw_moments, key, X, axis=1)
-        shape = (self.num_chains, self.num_draws, *mean.shape[1:])
+        shape = (self.num_chains, self.num_draws * self.passes, *mean.shape[1:])
         return Marginals(mean.reshape(shape), variance.reshape(shape))
 
     def sample_functions(self, X, key: Array, num: int = 10) -> np.ndarray:
@@ -147,9 +161,9 @@ class Posterior(eqx.Module):
     @classmethod
     def load(cls, folder: str | os.PathLike) -> "Posterior":
         model = load_stacked(folder).module
-        if not isinstance(model, DeepGP):
+        if not isinstance(model, AbstractModel):
             raise ValueError(
-                f"`{folder}` must hold a DeepGP, got {type(model).__name__}. Pass a folder written by `save`."
+                f"`{folder}` must hold a model, got {type(model).__name__}. Pass a folder written by `save`."
             )
         return cls(model)
 
@@ -160,19 +174,22 @@ class Posterior(eqx.Module):
         named = {leaf_name(path): np.asarray(leaf) for path, leaf in jtu.tree_leaves_with_path(self.model)}
         return {name: draws for name, draws in named.items() if np.ptp(draws, axis=(0, 1)).any()}
 
-    def _flat(self, picked: Array | None = None) -> DeepGP:
+    def _flat(self, picked: Array | None = None) -> AbstractModel:
         """The model with chains and draws on one axis, or only the picked draws of it."""
         flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), self.model)
         return flat if picked is None else jax.tree.map(lambda x: x[picked], flat)
 
     def _check_inputs(self, X) -> np.ndarray:
-        dtype = self.model.layers[0].Z.dtype
-        return check_matrix("X", X, columns=self.model.num_inputs).astype(dtype)
+        return check_matrix("X", X, columns=self.model.num_inputs).astype(self._dtype)
+
+    @property
+    def _dtype(self):
+        return jax.tree.leaves(self.model)[0].dtype
 
     @property
     def _precision(self):
         """A context with JAX in the precision of the draws, whatever the caller's is."""
-        return jax.enable_x64(self.model.layers[0].Z.dtype == np.float64)
+        return jax.enable_x64(self._dtype == np.float64)
 
     def _by_rows(self, function: Callable, key: Array, X, y=None, *, axis: int = 0, **options):
         """`function(model, tiles, key, X[, y])` over chunks of rows, joined along `axis` of its results."""
@@ -187,7 +204,7 @@ class Posterior(eqx.Module):
         num_chunks = -(-num_tiles // TILES_PER_CHUNK)
         tiles = -(-num_tiles // num_chunks)  # of each chunk; all alike, so that one program serves
         chunk = tiles * -(-num_rows // (num_chunks * tiles))
-        flat, pieces = self._flat(), []
+        flat, pieces = self._flat(jnp.zeros(self.passes, int) if self.passes > 1 else None), []
         for index, start in enumerate(range(0, num_rows, chunk)):
             rows = [_pad_rows(a[start : start + chunk], chunk) for a in inputs]
             result = function(flat, tiles, jr.fold_in(key, index), *rows, **options)
@@ -214,7 +231,7 @@ def _pad_rows(array: np.ndarray, num_rows: int) -> Array:
     return jnp.asarray(array if missing == 0 else np.concatenate([array, np.repeat(array[:1], missing, axis=0)]))
 
 
-def _map_draws(function: Callable, model: DeepGP, tiles: int, key: Array, X: Array):
+def _map_draws(function: Callable, model: AbstractModel, tiles: int, key: Array, X: Array):
     """`function(draw, f)` for every draw, one after the other, with `f` its latent marginals at X.
 
     A draw is factorised once and X passes through it in tiles: M x rows arrays exist for one tile of one draw.
@@ -227,7 +244,7 @@ def _map_draws(function: Callable, model: DeepGP, tiles: int, key: Array, X: Arr
         f = jax.lax.map(lambda tile: draw.propagate(*tile, factors), split)
         return function(draw, jax.tree.map(lambda a: a.reshape(X.shape[0], -1), f))
 
-    return jax.lax.map(one_draw, (model, jr.split(key, model.layers[0].Z.shape[0])))
+    return jax.lax.map(one_draw, (model, jr.split(key, jax.tree.leaves(model)[0].shape[0])))
 
 
 @eqx.filter_jit

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from functools import partial
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -13,14 +13,17 @@ from jaxtyping import Array
 from bsgp.anchor import Anchor
 from bsgp.bijectors import Exp
 from bsgp.checks import check_count, check_matrix, check_option
+from bsgp.fitted import Fit
+from bsgp.history import Report
 from bsgp.inducing import AbstractInducingPrior
-from bsgp.infer import Report, Run, join, sample
+from bsgp.infer import join, sample
+from bsgp.kernels import RBF, stationary
 from bsgp.likelihoods import AbstractLikelihood, Gaussian
 from bsgp.model import DeepGP, init_deep_gp
 from bsgp.plan import Plan
 from bsgp.posterior import Posterior
 from bsgp.priors import AbstractPrior, Flat
-from bsgp.target import Target, default_priors, is_prior
+from bsgp.target import Target, default_priors, flat_priors, is_prior
 
 PLAIN_PLAN = Plan(warm_start=4_000, burn_in=8_192, thinning=32)
 """Where u cannot be anchored: 20,384 gradient evaluations."""
@@ -43,6 +46,10 @@ class Recipe:
     """Whether all targets have one noise variance between them."""
     noise_prior: AbstractPrior | None = None
     """None keeps the default of `target.DEFAULT_PRIORS`."""
+    has_priors: bool = True
+    """Whether Z, theta and the noise have priors at all; V always has."""
+    start_variance: float = 0.1
+    """Of the kernel of every layer."""
 
 
 def default_recipe(num_rows: int, num_inputs: int, num_targets: int, depth: int) -> Recipe:
@@ -88,6 +95,21 @@ def paper_recipe(num_rows: int, num_inputs: int, num_targets: int, depth: int) -
     )
 
 
+def sghmc_dgp_recipe(num_rows: int, num_inputs: int, num_targets: int, depth: int) -> Recipe:
+    """sghmc-dgp (METHOD section 5): one update of V, then one of Adam on the rest at one of the last hundred V."""
+    del num_inputs, num_targets, depth
+    plan = Plan(warm_start=0, burn_in=10_000, num_draws=100, thinning=50, window=100, optimise_rate=0.01)
+    return Recipe(
+        "default",
+        num_inducing=min(100, num_rows),
+        plan=plan,
+        treatment={"Z": "optimise", "theta": "optimise", "noise": "optimise"},
+        start_noise=0.1,
+        has_priors=False,
+        start_variance=0.01,
+    )
+
+
 def scaled(recipe: Recipe, num_inducing: int | None = None, scale: float = 1.0) -> Recipe:
     """The same with another number of inducing points, or with all phases longer; draws stay as many."""
     plan = replace(
@@ -107,13 +129,6 @@ def named_recipe(name: str, X: np.ndarray, y: np.ndarray, likelihood: AbstractLi
     if recipe.num_anchor is not None and not isinstance(likelihood, Gaussian):
         return replace(recipe, plan=PLAIN_PLAN, num_anchor=None)  # longer chains in the place of better ones
     return recipe
-
-
-class Fit(NamedTuple):
-    """A posterior, and the run that it came from."""
-
-    posterior: Posterior
-    run: Run
 
 
 def fit(
@@ -138,8 +153,12 @@ def fit(
         likelihood = _start_noise(likelihood, recipe)
     model_key, anchor_key, sample_key = jr.split(key, 3)
     model = init_deep_gp(
-        X, likelihood, model_key, num_targets=y.shape[1], num_inducing=recipe.num_inducing, depth=depth
-    )
+        X, likelihood, model_key,
+        num_targets=y.shape[1],
+        num_inducing=recipe.num_inducing,
+        depth=depth,
+        kernel=partial(stationary, RBF, variance=recipe.start_variance),
+    )  # fmt: skip
     target = Target(
         model,
         X.shape[0],
@@ -149,18 +168,20 @@ def fit(
         treatment=recipe.treatment,
     )
     run = sample(target, X, y, sample_key, plan=recipe.plan, num_chains=num_chains, report=report)
-    return Fit(Posterior.from_run(run), run)
+    return Fit(Posterior.from_run(run), run.history, run)
 
 
 def extend(fitted: Fit, X: np.ndarray, y: np.ndarray, key: Array, *, report: Report | None = None) -> Fit:
     """As many draws again from where the chains stand, behind those that there are. `X`, `y` as they were."""
     before = fitted.run
+    if before is None:
+        raise ValueError("`fitted` must come from a sampler, got a fit without chains. Fit anew, with more steps.")
     num_chains = fitted.posterior.num_chains
     after = sample(
         before.target, X, y, key, plan=before.plan, num_chains=num_chains, chains=before.chains, report=report
     )
     run = join(before, after)
-    return Fit(Posterior.from_run(run), run)
+    return Fit(Posterior.from_run(run), run.history, run)
 
 
 def _start_noise(likelihood: Gaussian, recipe: Recipe) -> Gaussian:
@@ -180,6 +201,8 @@ def _anchor(X, y, likelihood: AbstractLikelihood, recipe: Recipe, key: Array) ->
 
 
 def _priors(model: DeepGP, recipe: Recipe, inducing_prior: AbstractInducingPrior | None) -> DeepGP:
+    if not recipe.has_priors:
+        return flat_priors(model)
     priors = default_priors(model, inducing_prior)
     if recipe.noise_prior is None or not hasattr(model.likelihood, "noise_variance"):
         return priors

@@ -19,7 +19,7 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
-from bsgp import kernels, likelihoods, model
+from bsgp import exact, grids, kernels, likelihoods, model
 from bsgp.target import leaf_name
 
 FORMAT_NAME = "bsgp-posterior"
@@ -29,7 +29,7 @@ EXTRA = "extra:"  # no path of a module begins like this
 
 STORABLE = {
     cls.__name__: cls
-    for module in (kernels, likelihoods, model)
+    for module in (exact, grids, kernels, likelihoods, model)
     for cls in vars(module).values()
     if isinstance(cls, type) and issubclass(cls, eqx.Module) and cls.__module__ == module.__name__
 }

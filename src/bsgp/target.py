@@ -17,11 +17,11 @@ from bsgp.anchor import Anchor, Conditional
 from bsgp.bijectors import AbstractBijector, Identity
 from bsgp.checks import check_count, check_option
 from bsgp.fastpath import moments
-from bsgp.inducing import AbstractInducingPrior, InducingNormal
+from bsgp.inducing import AbstractInducingPrior, InducingNormal, InducingUniform
 from bsgp.likelihoods import Gaussian
 from bsgp.model import DeepGP
 from bsgp.numerics import Marginals, log_mean_exp
-from bsgp.priors import AbstractPrior, LogNormal, Normal
+from bsgp.priors import AbstractPrior, Flat, LogNormal, Normal
 
 BLOCKS = ("u", "Z", "theta", "noise")
 TREATMENTS = ("sample", "optimise", "fix")
@@ -60,8 +60,8 @@ def _field(path) -> str:
 def block_of(path) -> str | None:
     """The block that a leaf of a `DeepGP` belongs to; None for constants such as the linear mean."""
     names = [getattr(entry, "name", None) for entry in path]
-    if names[-1] in ("V", "Z", "W"):
-        return {"V": "u", "Z": "Z", "W": None}[names[-1]]
+    if names[-1] in ("V", "Z", "W", "root"):
+        return {"V": "u", "Z": "Z", "W": None, "root": None}[names[-1]]
     return "theta" if "kernel" in names else "noise"
 
 
@@ -85,6 +85,17 @@ def default_priors(model: DeepGP, inducing_prior: AbstractInducingPrior | None =
         return table[_field(path)]
 
     return jtu.tree_map_with_path(prior_of, model)
+
+
+def flat_priors(model: DeepGP) -> DeepGP:
+    """No opinion on Z, theta and the noise, for methods that optimise them; V keeps its N(0, I)."""
+
+    def flat(prior):
+        if isinstance(prior, AbstractInducingPrior):
+            return InducingUniform()
+        return prior if isinstance(prior, Normal) else Flat(prior.bijector)
+
+    return jax.tree.map(flat, default_priors(model), is_leaf=is_prior)
 
 
 def _check_treatment(treatment: Mapping[str, str]) -> dict[str, str]:
@@ -196,8 +207,8 @@ class Target(eqx.Module):
             return position
         return _with_last_V(position, jnp.zeros_like(position.layers[-1].V))
 
-    def log_prior(self, model: DeepGP) -> Float[Array, ""]:
-        """Over the free blocks only: a fixed one adds a constant."""
+    def log_prior(self, model: DeepGP, *, but_for: str | None = None) -> Float[Array, ""]:
+        """Over the free blocks only, a fixed one adds a constant; `but_for` names a block to leave out."""
 
         def term(path, prior, leaf):
             if isinstance(prior, AbstractInducingPrior):
@@ -205,7 +216,10 @@ class Target(eqx.Module):
                 return prior.log_prob(leaf, layer.kernel, layer.jitter)
             return jnp.sum(prior.log_prob(leaf))
 
-        terms = self._map_with_prior(term, self.select(model, "sample", "optimise"))
+        free = self.select(model, "sample", "optimise")
+        if but_for is not None:
+            free = jtu.tree_map_with_path(lambda path, leaf: None if block_of(path) == but_for else leaf, free)
+        terms = self._map_with_prior(term, free)
         return sum(jax.tree.leaves(terms), start=jnp.zeros((), self._dtype))
 
     def integral(self, model: DeepGP):

@@ -88,8 +88,8 @@ def fit(
     console = output(quiet)
     console.print(
         f"{chosen_task.capitalize()} of {', '.join(target_names)} on {model.num_rows_:,} rows and "
-        f"{summary['inputs']} columns: {found.evaluations:,} updates of {found.num_chains} "
-        f"chain{'s' * (found.num_chains > 1)} in {found.seconds:.0f} s.",
+        f"{summary['inputs']} columns: {found.evaluations:,} {_updates(found.num_chains, found.move is None)} "
+        f"in {found.seconds:.0f} s.",
         markup=False,
     )
     if found.interrupted:
@@ -100,6 +100,12 @@ def fit(
     console.print(
         f"Saved in {out}. Next: bsgp predict {out} NEW.csv --out PRED.csv, or bsgp report {out}", markup=False
     )
+
+
+def _updates(num_chains: int, is_sampled: bool) -> str:
+    if not is_sampled:
+        return "steps"
+    return f"updates of {num_chains} chain{'s' * (num_chains > 1)}"
 
 
 def predict(

@@ -7,7 +7,9 @@ from pathlib import Path
 import numpy as np
 
 from bsgp.data.named import load_named
-from bsgp.estimators import INDUCING_PRIORS, BSGPClassifier
+from bsgp.estimators import BSGPClassifier
+from bsgp.inducing import INDUCING_PRIORS
+from bsgp.model import DeepGP
 
 NUM_INDUCING = 16
 NUM_GENERATED = 400
@@ -95,6 +97,7 @@ def _draw_inducing(ax, data: Banana, model: BSGPClassifier, reach: np.ndarray):
     """A histogram over all draws of all inducing inputs, in the units of the data."""
     features = model.schema_.features
     mean, scale = (np.asarray([getattr(feature, name) for feature in features]) for name in ("mean", "scale"))
+    assert isinstance(model.posterior_.model, DeepGP)  # for the type checker
     Z = np.asarray(model.posterior_.model.layers[0].Z).reshape(-1, 2) * scale + mean
     density, across, up = np.histogram2d(*Z.T, bins=60, range=[(-limit, limit) for limit in reach], density=True)
     image = ax.pcolormesh(across, up, density.T, cmap="viridis", rasterized=True)

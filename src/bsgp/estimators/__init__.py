@@ -1,8 +1,7 @@
 """scikit-learn estimators: a table in, calibrated predictive distributions out, in the units of the table."""
 
-from bsgp.estimators.base import INDUCING_PRIORS
 from bsgp.estimators.classifier import BSGPClassifier
 from bsgp.estimators.files import load
 from bsgp.estimators.regressor import BSGPRegressor
 
-__all__ = ["INDUCING_PRIORS", "BSGPClassifier", "BSGPRegressor", "load"]
+__all__ = ["BSGPClassifier", "BSGPRegressor", "load"]

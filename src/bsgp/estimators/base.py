@@ -4,7 +4,6 @@ import abc
 import hashlib
 import logging
 import os
-from dataclasses import replace
 from typing import Any, NamedTuple, cast
 
 import jax
@@ -17,29 +16,24 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 import bsgp
 from bsgp.baselines import Baseline, from_arrays, to_arrays
-from bsgp.checks import check_count, check_option, check_positive
+from bsgp.checks import check_option
 from bsgp.convergence import Diagnostics, diagnose, energy_trace
 from bsgp.data.schema import InputSchema
 from bsgp.data.tables import Table, from_array, from_frame, is_frame
-from bsgp.inducing import AbstractInducingPrior, Determinantal, InducingNormal, InducingUniform, Strauss
+from bsgp.fitted import Fit
+from bsgp.fitting import Options, fit
+from bsgp.inducing import INDUCING_PRIORS
 from bsgp.likelihoods import AbstractLikelihood
 from bsgp.methods import METHODS
-from bsgp.model import DeepGP
+from bsgp.model import AbstractModel
 from bsgp.numerics import Marginals
 from bsgp.posterior import Posterior
 from bsgp.progress import progress_bar
-from bsgp.recipes import RECIPES, Fit, Recipe, extend, fit, named_recipe, scaled
+from bsgp.recipes import extend
 from bsgp.storage import save_stacked
-from bsgp.target import OBJECTIVES
 
 logger = logging.getLogger("bsgp")
 
-INDUCING_PRIORS: dict[str, AbstractInducingPrior] = {
-    "normal": InducingNormal(),
-    "determinantal": Determinantal(),
-    "strauss": Strauss(),
-    "uniform": InducingUniform(),
-}
 PRECISIONS = ("float64", "float32")
 NUM_BACKGROUND_ROWS = 100
 """Training rows kept with a model: diagnostics and the report's partial effects are averages over them."""
@@ -115,42 +109,36 @@ class BSGPEstimator(BaseEstimator, abc.ABC):
             if before is not None:
                 logger.warning("The data are not those of the last fit: the chains begin anew.")
             likelihood = self._likelihood(X.dtype)
-            fitted = fit(
-                X, y, likelihood, fit_key,
-                recipe=self._chosen_recipe(X, y, likelihood),
-                depth=self.depth,
-                inducing_prior=INDUCING_PRIORS[self.inducing_prior],
-                num_chains=self.num_chains,
-                report=report,
-            )  # fmt: skip
+            fitted = fit(self.method, X, y, likelihood, fit_key, options=self._options(), report=report)
         rows = np.asarray(jr.permutation(rows_key, X.shape[0]))[:NUM_BACKGROUND_ROWS]
         self.posterior_ = fitted.posterior
         self.background_ = X[rows]
-        self.diagnostics_ = diagnose(fitted.posterior, fitted.run, self.background_, diagnosis_key)
-        self.energy_ = energy_trace(fitted.run)
+        self.diagnostics_ = diagnose(fitted.posterior, fitted.history, self.background_, diagnosis_key)
+        self.energy_ = energy_trace(fitted.history)
         self.num_rows_ = X.shape[0]
         self._session = _Session(fitted, fingerprint) if self.warm_start else None
 
     def _check_settings(self) -> None:
         check_option("method", self.method, list(METHODS))
-        check_option("objective", self.objective, OBJECTIVES)
         check_option("inducing_prior", self.inducing_prior, list(INDUCING_PRIORS))
-        check_option("recipe", self.recipe, list(RECIPES))
         check_option("precision", self.precision, PRECISIONS)
-        check_count("depth", self.depth)
-        check_count("num_chains", self.num_chains)
-        check_positive("effort", self.effort)
-        if self.num_inducing is not None:
-            check_count("num_inducing", self.num_inducing)
-        if self.max_seconds is not None:
-            check_positive("max_seconds", self.max_seconds)
+        self._options()  # which checks the others
+        if self.warm_start and not METHODS[self.method].can_resume:
+            raise ValueError(
+                f"`warm_start` adds draws to chains, got the method `{self.method}`, which cannot. Use `bsgp`."
+            )
 
-    def _chosen_recipe(self, X: np.ndarray, y: np.ndarray, likelihood: AbstractLikelihood) -> Recipe:
-        recipe = named_recipe(self.recipe, X, y, likelihood, self.depth)
-        num_inducing = min(self.num_inducing or recipe.num_inducing, X.shape[0])
-        recipe = scaled(recipe, num_inducing, self.effort)
-        plan = replace(recipe.plan, max_seconds=self.max_seconds)
-        return replace(recipe, plan=plan, objective=self.objective)
+    def _options(self) -> Options:
+        return Options(
+            depth=self.depth,
+            num_inducing=self.num_inducing,
+            objective=self.objective,
+            inducing_prior=INDUCING_PRIORS[self.inducing_prior],
+            recipe=self.recipe,
+            num_chains=self.num_chains,
+            effort=self.effort,
+            max_seconds=self.max_seconds,
+        )
 
     def _training_table(self, X, y) -> Table:
         if y is None:
@@ -255,7 +243,7 @@ class BSGPEstimator(BaseEstimator, abc.ABC):
         extras = {"background": self.background_, **energy, **to_arrays(self.baselines_)}
         save_stacked(self.posterior_.model, folder, meta, extras)
 
-    def restore(self, model: DeepGP, meta: dict, extras: dict[str, np.ndarray]) -> None:
+    def restore(self, model: AbstractModel, meta: dict, extras: dict[str, np.ndarray]) -> None:
         """Take over what `save` wrote."""
         self.posterior_ = Posterior(model)
         self.schema_ = InputSchema.from_json(meta["schema"])

@@ -4,7 +4,7 @@ import os
 
 from bsgp.estimators.classifier import BSGPClassifier
 from bsgp.estimators.regressor import BSGPRegressor
-from bsgp.model import DeepGP
+from bsgp.model import AbstractModel
 from bsgp.storage import load_stacked
 
 ESTIMATORS: dict[str, type[BSGPRegressor] | type[BSGPClassifier]] = {
@@ -17,7 +17,7 @@ def load(folder: str | os.PathLike) -> BSGPRegressor | BSGPClassifier:
     """A model that `save` or `bsgp fit` wrote, or a `ValueError` that says what is wrong with the folder."""
     stored = load_stacked(folder)
     meta, model = stored.meta, stored.module
-    if meta.get("estimator") not in ESTIMATORS or not isinstance(model, DeepGP):
+    if meta.get("estimator") not in ESTIMATORS or not isinstance(model, AbstractModel):
         raise ValueError(
             f"`{folder}` must hold a fitted estimator, got another kind of posterior. "
             "Read it with `bsgp.Posterior.load`, or pass a folder that `bsgp fit` wrote."

@@ -24,12 +24,12 @@ class BSGPRegressor(RegressorMixin, BSGPEstimator):
     method : how u, Z and the kernel parameters are treated; `bsgp methods` lists them.
     depth : layers of the Gaussian process.
     num_inducing : inducing points; None lets the recipe choose.
-    num_chains : Markov chains. Two or more make the convergence diagnostics sharper.
-    objective : "fitc" or "vfe".
-    inducing_prior : "normal", "determinantal", "strauss" or "uniform".
-    recipe : "default", or "paper" for what the authors did.
-    effort : multiplies the recipe's number of updates.
-    max_seconds : stop sampling then, and predict with what was drawn by that time.
+    num_chains : Markov chains, of methods that sample. Two or more make the convergence diagnostics sharper.
+    objective : "fitc" or "vfe", of bsgp and its ablations; others have their own.
+    inducing_prior : "normal", "determinantal", "strauss" or "uniform", of bsgp and its ablations.
+    recipe : "default", or "paper" for what the authors did; of bsgp and its ablations.
+    effort : multiplies the number of updates.
+    max_seconds : stop then, and predict with what there is by that time.
     precision : "float64" or "float32".
     warm_start : whether another `fit` on the same data adds draws to those that there are.
     verbose : whether to show a progress bar (on a terminal).

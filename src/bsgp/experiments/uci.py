@@ -8,11 +8,12 @@ import numpy as np
 NUM_RHAT_ROWS = 100
 NUM_TRAIN_ROWS = 2_000
 """Train MNLL and R-hat need no more rows than this."""
+MIN_RHAT_DRAWS = 8
 
 
 @dataclass(frozen=True)
 class UCIRun:
-    """What is to be run. `num_inducing` overrides the recipe's where it is given."""
+    """What is to be run. `num_inducing` overrides the method's own where it is given."""
 
     dataset: str
     fold: int
@@ -24,6 +25,10 @@ class UCIRun:
     scale: float = 1.0
     """Multiplies the number of updates of every phase; draws stay as many."""
     full_data_x: bool = False
+    objective: str = "fitc"
+    """Of bsgp and its ablations."""
+    inducing_prior: str = "normal"
+    """Of bsgp and its ablations."""
 
     @property
     def key(self) -> str:
@@ -35,6 +40,10 @@ class UCIRun:
             parts.append(f"x{self.scale:g}")
         if self.full_data_x:
             parts.append("fullx")
+        if self.objective != "fitc":
+            parts.append(self.objective)
+        if self.inducing_prior != "normal":
+            parts.append(self.inducing_prior)
         return "/".join(parts)
 
 
@@ -46,44 +55,57 @@ def run(settings: UCIRun, data_dir: str | None, report=None) -> dict:
     from bsgp.data.folds import split
     from bsgp.data.named import load_named
     from bsgp.evaluate import coverage, mnll, rmse
+    from bsgp.fitting import Options, fit
+    from bsgp.inducing import INDUCING_PRIORS
     from bsgp.likelihoods import Gaussian, gaussian
-    from bsgp.recipes import fit, named_recipe, scaled
+    from bsgp.model import DeepGP
 
     began, cpu_began = time.monotonic(), time.process_time()
     data = load_named(settings.dataset, data_dir)
     fold = split(data.X, data.y, settings.fold, full_data_x=settings.full_data_x)
+    options = Options(
+        depth=settings.depth,
+        num_inducing=settings.num_inducing,
+        objective=settings.objective,
+        inducing_prior=INDUCING_PRIORS[settings.inducing_prior],
+        recipe=settings.recipe,
+        effort=settings.scale,
+    )
     with jax.enable_x64(True):
-        num_targets = fold.y.shape[1]
-        likelihood = gaussian(num_targets, fold.X.dtype)
-        recipe = named_recipe(settings.recipe, fold.X, fold.y, likelihood, settings.depth)
-        recipe = scaled(recipe, settings.num_inducing, settings.scale)
+        likelihood = gaussian(fold.y.shape[1], fold.X.dtype)
         fit_key, test_key, train_key = jr.split(jr.key(settings.seed), 3)
-        posterior, chain = fit(fold.X, fold.y, likelihood, fit_key, recipe=recipe, depth=settings.depth, report=report)
-        fitted, cpu_fitted = time.monotonic(), time.process_time()
+        fitted = fit(settings.method, fold.X, fold.y, likelihood, fit_key, options=options, report=report)
+        posterior, history = fitted.posterior, fitted.history
+        done, cpu_done = time.monotonic(), time.process_time()
         low, high = np.moveaxis(posterior.quantiles(fold.X_test, [0.05, 0.95], test_key), -1, 0)
         mean = np.asarray(posterior.predict(fold.X_test, jr.clone(test_key)).mean)
         log_density = posterior.log_density(fold.X_test, fold.y_test, jr.clone(test_key))
         train_log_density = posterior.log_density(fold.X[:NUM_TRAIN_ROWS], fold.y[:NUM_TRAIN_ROWS], train_key)
-        rhat = posterior.predictive_rhat(fold.X_test[:NUM_RHAT_ROWS], jr.clone(test_key))
+        rhat = None
+        if posterior.num_draws >= MIN_RHAT_DRAWS:
+            rhat = posterior.predictive_rhat(fold.X_test[:NUM_RHAT_ROWS], jr.clone(test_key))
         assert isinstance(posterior.model.likelihood, Gaussian)  # for the type checker
         noise = np.asarray(posterior.model.likelihood.noise_variance)
     return {
         **asdict(settings),
         "key": settings.key,
-        "plan": asdict(recipe.plan),
-        "num_inducing": recipe.num_inducing,
+        "plan": None if fitted.run is None else asdict(fitted.run.plan),
+        "num_inducing": posterior.model.layers[0].Z.shape[-2] if isinstance(posterior.model, DeepGP) else None,
+        "support": posterior.model.support,
         "num_train": len(fold.X),
-        "evaluations": chain.evaluations,
-        "seconds": round(fitted - began, 2),
-        "cpu_seconds": round(cpu_fitted - cpu_began, 2),
-        "prediction_cpu_seconds": round(time.process_time() - cpu_fitted, 2),
+        "num_draws": posterior.num_draws,
+        "evaluations": history.evaluations,
+        "seconds": round(done - began, 2),
+        "cpu_seconds": round(cpu_done - cpu_began, 2),
+        "prediction_cpu_seconds": round(time.process_time() - cpu_done, 2),
         "test_mnll": mnll(log_density, fold.y_units.scale),
         "train_mnll": mnll(train_log_density, fold.y_units.scale),
         "test_nrmse": rmse(fold.y_test, mean),
         "coverage90": coverage(fold.y_test, low, high),
-        "rhat_median": float(np.median(rhat)),
-        "rhat_max": float(np.max(rhat)),
+        "rhat_median": None if rhat is None else float(np.median(rhat)),
+        "rhat_max": None if rhat is None else float(np.max(rhat)),
         "noise_variance": float(np.exp(np.mean(np.log(noise)))),
-        "step_size": float(np.max(chain.trace.step_size[-1])) if chain.trace.step_size else None,
-        "warnings": list(chain.warnings),
+        "step_size": history.step_size,
+        "interrupted": history.interrupted,
+        "warnings": list(history.warnings),
     }

@@ -10,7 +10,7 @@ from bsgp.report.outcomes import MAX_SERIES, num_outputs, outcomes
 from bsgp.report.picks import evenly
 
 RANKS = (0.1, 0.5, 0.9)
-PHASES = ("warm start", "burn-in", "draws")
+PHASES = ("network", "optimise", "warm start", "warm-up", "burn-in", "draws")
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,9 @@ def look_at_chains(model: BSGPRegressor | BSGPClassifier) -> Chains:
 
 
 def _traces(model: BSGPRegressor | BSGPClassifier) -> tuple[Trace, ...]:
-    """Of the rows with a low, a middling and a high prediction."""
+    """Of the rows with a low, a middling and a high prediction; none where nothing was sampled."""
+    if model.diagnostics_.move is not None:
+        return ()
     # of many classes fewer rows are looked at: K classes cost K^2
     some = evenly(len(model.background_), max(10, len(model.background_) * MAX_SERIES // num_outputs(model)))
     means = np.asarray(

@@ -65,6 +65,8 @@ class Content:
     effects: tuple[Effect, ...]
     has_several_targets: bool
     depth: int
+    is_sampled: bool
+    """Whether there are draws, or a single optimum."""
     chains: Chains
     diagnosis: tuple[Fact, ...]
     settings: tuple[Fact, ...]
@@ -88,6 +90,7 @@ def gather(model: BSGPRegressor | BSGPClassifier, held_out: tuple[Table, np.ndar
         effects=partial_effects(model, columns),
         has_several_targets=len(model.target_names_) > 1,
         depth=model.posterior_.model.depth,
+        is_sampled=model.diagnostics_.move is None,
         chains=look_at_chains(model),
         diagnosis=_diagnosis(model),
         settings=tuple(Fact(name, clean(value)) for name, value in model.get_params().items()),
@@ -115,7 +118,6 @@ def _lead(model: BSGPRegressor | BSGPClassifier) -> str:
 
 def _facts(model: BSGPRegressor | BSGPClassifier) -> tuple[Fact, ...]:
     posterior, found = model.posterior_, model.diagnostics_
-    layer = posterior.model.layers[0]
     num_columns, width = len(model.schema_.features), model.schema_.width
     encoded = "" if num_columns == width else f" as {width} inputs"
     facts = {
@@ -123,8 +125,10 @@ def _facts(model: BSGPRegressor | BSGPClassifier) -> tuple[Fact, ...]:
         "Target" if len(model.target_names_) == 1 else "Targets": listed(model.target_names_, limit=40),
         "Method": f"{clean(model.method)} ({clean(model.objective)})",
         "Layers": f"{posterior.model.depth}",
-        "Inducing points": f"{layer.Z.shape[-2]}" + (" per layer" if posterior.model.depth > 1 else ""),
-        "Chains x draws": f"{posterior.num_chains} x {posterior.num_draws}",
+        "Made of": posterior.model.support,
+        "Chains x draws": f"{posterior.num_chains} x {posterior.num_draws}"
+        if found.move is None
+        else "none: optimised",
         "Training rows": f"{model.num_rows_:,}",
         "Columns": f"{num_columns}{encoded}",
         "Time": duration(found.seconds) + (", stopped early" if found.interrupted else ""),
@@ -145,7 +149,7 @@ def _notes(model: BSGPRegressor | BSGPClassifier, quality: Quality | None) -> tu
 
 def _verdict(model: BSGPRegressor | BSGPClassifier, quality: Quality | None) -> Verdict:
     found = model.diagnostics_
-    early = ["Sampling was stopped early by the time limit."] if found.interrupted else []
+    early = ["It was stopped early by the time limit."] if found.interrupted else []
     return Verdict(
         text=found.verdict,
         is_trusted=found.trustworthy,
@@ -156,6 +160,12 @@ def _verdict(model: BSGPRegressor | BSGPClassifier, quality: Quality | None) -> 
 
 def _diagnosis(model: BSGPRegressor | BSGPClassifier) -> tuple[Fact, ...]:
     found = model.diagnostics_
+    if found.move is not None:
+        return (
+            Fact("Change of the objective over the last tenth of its steps, per row", number(abs(found.move))),
+            Fact("Gradient evaluations", f"{found.evaluations:,}"),
+            Fact("Time", duration(found.seconds)),
+        )
     return (
         Fact("R-hat of the predictions (nine in ten are below)", number(found.rhat)),
         Fact("Effective draws of a prediction (nine in ten have more)", number(found.ess)),

@@ -67,7 +67,7 @@ def relevance(model: BSGPRegressor | BSGPClassifier) -> Relevance | None:
 
     None where the kernel has no lengthscales. Of a deep model it is the first layer's.
     """
-    lengthscales = getattr(model.posterior_.model.layers[0].kernel, "lengthscales", None)
+    lengthscales = getattr(model.posterior_.model.input_kernel, "lengthscales", None)
     if lengthscales is None:
         return None
     background = np.asarray(model.background_, np.float64)

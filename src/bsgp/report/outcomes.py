@@ -27,8 +27,8 @@ class Outcomes:
 
 
 def num_outputs(model: BSGPRegressor | BSGPClassifier) -> int:
-    """Latent functions of the last layer: targets, or classes if there are more than two."""
-    return model.posterior_.model.layers[-1].V.shape[-1]
+    """Latent functions: targets, or classes if there are more than two."""
+    return model.posterior_.model.num_latent
 
 
 def outcomes(model: BSGPRegressor | BSGPClassifier, typical: np.ndarray) -> Outcomes:

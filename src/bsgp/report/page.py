@@ -162,10 +162,11 @@ def _energy(chains: Chains) -> Picture | None:
     if not chains.energy:
         return None
     phases = ", ".join(chains.energy)
+    what = "Energy of every chain" if chains.traces else "What was minimised"
     return Picture(
         figures.energy_trace(chains.energy),
-        f"Energy of every chain over time, in the phases {phases}.",
-        "Energy of every chain: level and without a trend in the last phase.",
+        f"{what} over time, in the phases {phases}.",
+        f"{what}: it should be level and without a trend at the end.",
     )
 
 

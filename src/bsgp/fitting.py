@@ -1,0 +1,247 @@
+"""Every method of `bsgp.methods` behind one function, with settings that depend on nothing but the table's size."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+from jaxtyping import Array
+
+from bsgp import recipes
+from bsgp.checks import check_count, check_matrix, check_option, check_positive
+from bsgp.deep_kernel import fit_dkl
+from bsgp.exact_fits import fit_exact_gp, fit_mcmc_gp
+from bsgp.fitted import Fit
+from bsgp.history import Report, silent
+from bsgp.implicit import ImplicitPlan, fit_implicit
+from bsgp.inducing import AbstractInducingPrior
+from bsgp.likelihoods import AbstractLikelihood, Gaussian
+from bsgp.mcmc_svgp import fit_mcmc_svgp
+from bsgp.methods import METHODS
+from bsgp.model import DeepGP, init_deep_gp
+from bsgp.nuts import NutsPlan
+from bsgp.optimise import Clock
+from bsgp.recipes import Recipe, named_recipe, scaled
+from bsgp.structured import fit_kiss_gp
+from bsgp.target import BLOCKS, OBJECTIVES, Target
+from bsgp.variational import VariationalPlan, fit_variational
+
+START_NOISE = 0.1  # variance, where it is optimised; y is standardised
+ALL_OPTIMISED: dict[str, str] = {block: "optimise" for block in BLOCKS}
+ABLATIONS = {
+    "bsgp": {},
+    "bsgp-z-optimised": {"Z": "optimise"},
+    "bsgp-u": {"Z": "optimise", "theta": "optimise", "noise": "optimise"},
+}
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a user may choose. Not every method looks at everything: a grid has no inducing points."""
+
+    depth: int = 1
+    num_inducing: int | None = None
+    """None leaves it to the method."""
+    objective: str = "fitc"
+    """Of bsgp and its ablations."""
+    inducing_prior: AbstractInducingPrior | None = None
+    """Of bsgp and its ablations; None is normal."""
+    recipe: str = "default"
+    """Of bsgp and its ablations."""
+    num_chains: int = 1
+    effort: float = 1.0
+    """Multiplies the number of updates."""
+    max_seconds: float | None = None
+
+    def __post_init__(self):
+        check_count("depth", self.depth)
+        check_count("num_chains", self.num_chains)
+        check_option("objective", self.objective, OBJECTIVES)
+        check_option("recipe", self.recipe, list(recipes.RECIPES))
+        check_positive("effort", self.effort)
+        if self.num_inducing is not None:
+            check_count("num_inducing", self.num_inducing)
+        if self.max_seconds is not None:
+            check_positive("max_seconds", self.max_seconds)
+
+
+@dataclass(frozen=True)
+class _Task:
+    """One call of `fit`, as the methods see it."""
+
+    method: str
+    X: np.ndarray
+    y: np.ndarray
+    likelihood: AbstractLikelihood
+    key: Array
+    options: Options
+    report: Report
+    clock: Clock
+
+    @property
+    def num_rows(self) -> int:
+        return self.X.shape[0]
+
+    def times(self, count: int) -> int:
+        """A number of updates, with the user's effort."""
+        return max(1, round(self.options.effort * count))
+
+    def by_rows(self, small: int, large: int) -> int:
+        """A number of updates for up to 1,000 rows, and for more."""
+        return self.times(small if self.num_rows <= 1_000 else large)
+
+    def start_model(self, key: Array) -> DeepGP:
+        """A model for methods that optimise Z, kernel and noise."""
+        likelihood = self.likelihood
+        if isinstance(likelihood, Gaussian):
+            likelihood = Gaussian(jnp.full_like(likelihood.noise_variance, START_NOISE))
+        num_inducing = min(self.options.num_inducing or 100, self.num_rows)
+        return init_deep_gp(
+            self.X, likelihood, key,
+            num_targets=self.y.shape[1], num_inducing=num_inducing, depth=self.options.depth,
+        )  # fmt: skip
+
+
+def fit(
+    method: str,
+    X: np.ndarray,
+    y: np.ndarray,
+    likelihood: AbstractLikelihood,
+    key: Array,
+    *,
+    options: Options = Options(),
+    report: Report | None = None,
+) -> Fit:
+    """Fit standardised `X [N D]`, `y [N P]` with a method of `bsgp.methods`."""
+    check_method(method, likelihood, options)
+    X = check_matrix("X", X)
+    y = check_matrix("y", y, rows=X.shape[0])
+    task = _Task(method, X, y, likelihood, key, options, report or silent, Clock(options.max_seconds))
+    return _FITS[method](task)
+
+
+def check_method(method: str, likelihood: AbstractLikelihood, options: Options) -> None:
+    """A `ValueError` where a method cannot do what is asked of it."""
+    about = METHODS[check_option("method", method, list(METHODS))]
+    if options.depth > 1 and not about.is_deep:
+        raise ValueError(f"`{method}` has one layer, got `depth` {options.depth}. Pass 1, or use {_others('is_deep')}.")
+    if about.needs_gaussian and not isinstance(likelihood, Gaussian):
+        raise ValueError(
+            f"`{method}` is for regression, got a {type(likelihood).__name__} likelihood. Use `bsgp` or `svgp`."
+        )
+    if options.num_chains > 1 and not about.has_chains:
+        raise ValueError(
+            f"`{method}` optimises and has no chains, got {options.num_chains}. Pass 1, or use {_others('has_chains')}."
+        )
+
+
+def _others(flag: str) -> str:
+    return ", ".join(f"`{name}`" for name, method in METHODS.items() if getattr(method, flag))
+
+
+def bsgp_recipe(method: str, X: np.ndarray, y: np.ndarray, likelihood: AbstractLikelihood, options: Options) -> Recipe:
+    """The recipe of bsgp, of one of its ablations, or of sghmc-dgp, with a user's options."""
+    if method == "sghmc-dgp":
+        recipe = recipes.sghmc_dgp_recipe(X.shape[0], X.shape[1], y.shape[1], options.depth)
+    else:
+        recipe = named_recipe(options.recipe, X, y, likelihood, options.depth)
+        recipe = replace(recipe, objective=options.objective, treatment={**recipe.treatment, **ABLATIONS[method]})
+    num_inducing = min(options.num_inducing or recipe.num_inducing, X.shape[0])
+    recipe = scaled(recipe, num_inducing, options.effort)
+    return replace(recipe, plan=replace(recipe.plan, max_seconds=options.max_seconds))
+
+
+def _fit_bsgp(task: _Task) -> Fit:
+    options = task.options
+    return recipes.fit(
+        task.X, task.y, task.likelihood, task.key,
+        recipe=bsgp_recipe(task.method, task.X, task.y, task.likelihood, options),
+        depth=options.depth,
+        inducing_prior=options.inducing_prior,
+        num_chains=options.num_chains,
+        report=task.report,
+    )  # fmt: skip
+
+
+def _optimised_target(model: DeepGP, num_rows: int, objective: str) -> Target:
+    """With the priors that bsgp has: without them few rows are overfitted, most of all by the FITC objective."""
+    return Target(model, num_rows, objective=objective, treatment=ALL_OPTIMISED)
+
+
+def _variational_plan(task: _Task) -> VariationalPlan:
+    return VariationalPlan(num_steps=task.by_rows(5_000, 10_000))
+
+
+def _fit_variational(task: _Task) -> Fit:
+    model_key, key = jr.split(task.key)
+    objective = "vfe" if task.method == "svgp" else "fitc"
+    target = _optimised_target(task.start_model(model_key), task.num_rows, objective)
+    plan = _variational_plan(task)
+    return fit_variational(target, task.X, task.y, key, plan=plan, report=task.report, clock=task.clock)
+
+
+def _fit_implicit(task: _Task) -> Fit:
+    model_key, key = jr.split(task.key)
+    target = _optimised_target(task.start_model(model_key), task.num_rows, "fitc")
+    # on few rows the log of the expectation goes on to overfit where an expectation of the log would have settled
+    plan = ImplicitPlan(num_steps=task.by_rows(1_500, 6_000))
+    return fit_implicit(target, task.X, task.y, key, plan=plan, report=task.report, clock=task.clock)
+
+
+def _nuts_plan(task: _Task) -> NutsPlan:
+    return NutsPlan(warm_up=task.times(200), num_draws=task.times(200))
+
+
+def _fit_mcmc_svgp(task: _Task) -> Fit:
+    model_key, key = jr.split(task.key)
+    return fit_mcmc_svgp(
+        task.start_model(model_key), task.X, task.y, key,
+        plan=_nuts_plan(task),
+        optimisation=_variational_plan(task),
+        num_chains=task.options.num_chains,
+        report=task.report,
+        clock=task.clock,
+    )  # fmt: skip
+
+
+def _fit_mcmc_gp(task: _Task) -> Fit:
+    return fit_mcmc_gp(
+        task.X, task.y, task.likelihood, task.key,
+        plan=_nuts_plan(task), num_chains=task.options.num_chains, report=task.report, clock=task.clock,
+    )  # fmt: skip
+
+
+def _fit_exact_gp(task: _Task) -> Fit:
+    num_steps = task.times(200)
+    return fit_exact_gp(
+        task.X, task.y, task.likelihood, task.key, num_steps=num_steps, report=task.report, clock=task.clock
+    )
+
+
+def _fit_kiss_gp(task: _Task) -> Fit:
+    num_steps = task.times(100)
+    return fit_kiss_gp(
+        task.X, task.y, task.likelihood, task.key, num_steps=num_steps, report=task.report, clock=task.clock
+    )
+
+
+def _fit_dkl(task: _Task) -> Fit:
+    effort = task.options.effort
+    return fit_dkl(task.X, task.y, task.likelihood, task.key, effort=effort, report=task.report, clock=task.clock)
+
+
+_FITS: dict[str, Callable[[_Task], Fit]] = {
+    "bsgp": _fit_bsgp,
+    "bsgp-z-optimised": _fit_bsgp,
+    "bsgp-u": _fit_bsgp,
+    "sghmc-dgp": _fit_bsgp,
+    "ipvi-dgp": _fit_implicit,
+    "svgp": _fit_variational,
+    "fitc-svgp": _fit_variational,
+    "mcmc-svgp": _fit_mcmc_svgp,
+    "mcmc-gp": _fit_mcmc_gp,
+    "exact-gp": _fit_exact_gp,
+    "kiss-gp": _fit_kiss_gp,
+    "dkl": _fit_dkl,
+}

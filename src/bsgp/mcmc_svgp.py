@@ -1,0 +1,99 @@
+"""mcmc-svgp: Z is optimised as svgp does it, then NUTS samples u, kernel and noise on all rows at once."""
+
+from dataclasses import replace
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+from jaxtyping import Array
+
+from bsgp.anchor import Anchor
+from bsgp.checks import check_matrix
+from bsgp.chunks import scattered_starts, stack_draws
+from bsgp.fitted import Fit
+from bsgp.history import Report, silent
+from bsgp.likelihoods import Gaussian
+from bsgp.model import DeepGP
+from bsgp.nuts import NutsPlan, sample_nuts
+from bsgp.optimise import Clock
+from bsgp.posterior import Posterior
+from bsgp.target import Batch, Target
+from bsgp.variational import VariationalPlan, fit_variational
+
+MAX_ROWS = 100_000
+"""Every gradient passes over all of them."""
+START_SPREAD = 0.1
+OPTIMISED = {"u": "optimise", "Z": "optimise", "theta": "optimise", "noise": "optimise"}
+SAMPLED = {"u": "sample", "Z": "fix", "theta": "sample", "noise": "sample"}
+
+
+def fit_mcmc_svgp(
+    model: DeepGP,
+    X,
+    y,
+    key: Array,
+    *,
+    plan: NutsPlan = NutsPlan(),
+    optimisation: VariationalPlan = VariationalPlan(),
+    num_chains: int = 1,
+    report: Report = silent,
+    clock: Clock | None = None,
+) -> Fit:
+    """Optimise Z as svgp does, then sample u, kernel and noise under the VFE objective.
+
+    With Gaussian noise u is anchored by all rows: it is then N(0, I) whatever the rest is, and NUTS has an easy time.
+    """
+    clock = clock or Clock()
+    X = check_matrix("X", X)
+    if X.shape[0] > MAX_ROWS:
+        raise ValueError(
+            f"mcmc-svgp passes over all rows for every gradient and takes at most {MAX_ROWS:,}, got {X.shape[0]:,}. "
+            'Use `method="bsgp"`, which works on minibatches.'
+        )
+    optimise_key, start_key, sample_key, u_key = jr.split(key, 4)
+    first = Target(model, X.shape[0], objective="vfe", treatment=OPTIMISED)
+    half = None if clock.max_seconds is None else 0.4 * clock.max_seconds
+    optimised = fit_variational(first, X, y, optimise_key, plan=optimisation, report=report, clock=Clock(half))
+    model = _points(optimised.posterior)
+    y = model.likelihood.check_targets(check_matrix("y", y, rows=X.shape[0]))
+    data = Batch(jnp.asarray(X), jnp.asarray(y, jnp.asarray(X).dtype))
+    anchor = Anchor(data.X, data.y) if isinstance(model.likelihood, Gaussian) else None
+    target = Target(model, X.shape[0], objective="vfe", treatment=SAMPLED, anchor=anchor)
+
+    integrates_u = target.integrates_u
+
+    def log_density(position):
+        if integrates_u:
+            position = _with_V(position, jnp.zeros_like(model.layers[0].V))
+        return target.log_joint(position, data, jr.key(0))  # a single layer draws nothing
+
+    starts = scattered_starts(target, start_key, num_chains, START_SPREAD)
+    if integrates_u:  # xi is N(0, I) whatever the rest is: no need of a chain to draw it
+        starts = _with_V(starts, None)
+    drawn = sample_nuts(log_density, starts, X.shape[0], sample_key, plan=plan, report=report, clock=clock)
+    positions = drawn.positions
+    if integrates_u:
+        shape = *jax.tree.leaves(positions)[0].shape[:2], *model.layers[0].V.shape
+        positions = _with_V(positions, jr.normal(u_key, shape, data.X.dtype))
+    stacked = stack_draws(target, positions, target.select(positions))
+    before, after = optimised.history, drawn.history
+    history = replace(
+        after,
+        energy={**before.energy, **after.energy},
+        evaluations=before.evaluations * min(optimisation.batch_size, X.shape[0]) // X.shape[0] + after.evaluations,
+        interrupted=before.interrupted or after.interrupted,
+        seconds=clock.seconds,
+    )
+    return Fit(Posterior(stacked), history)
+
+
+def _points(posterior: Posterior) -> DeepGP:
+    """The single draw of an optimised posterior, with V at its mean."""
+    model = jax.tree.map(lambda x: x[0, 0], posterior.model)
+    assert isinstance(model, DeepGP)  # for the type checker
+    return DeepGP(tuple(layer.at(layer.V) for layer in model.layers), model.likelihood)
+
+
+def _with_V(position: DeepGP, V: Array | None) -> DeepGP:
+    return eqx.tree_at(lambda tree: tree.layers[0].V, position, V, is_leaf=lambda leaf: leaf is None)
