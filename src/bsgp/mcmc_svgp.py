@@ -18,7 +18,7 @@ from bsgp.model import DeepGP
 from bsgp.nuts import NutsPlan, sample_nuts
 from bsgp.optimise import Clock
 from bsgp.posterior import Posterior
-from bsgp.target import Batch, Target
+from bsgp.target import Batch, Target, flat_priors
 from bsgp.variational import VariationalPlan, fit_variational
 
 MAX_ROWS = 100_000
@@ -52,7 +52,7 @@ def fit_mcmc_svgp(
             'Use `method="bsgp"`, which works on minibatches.'
         )
     optimise_key, start_key, sample_key, u_key = jr.split(key, 4)
-    first = Target(model, X.shape[0], objective="vfe", treatment=OPTIMISED)
+    first = Target(model, X.shape[0], priors=flat_priors(model), objective="vfe", treatment=OPTIMISED)
     half = None if clock.max_seconds is None else 0.4 * clock.max_seconds
     optimised = fit_variational(first, X, y, optimise_key, plan=optimisation, report=report, clock=Clock(half))
     model = _points(optimised.posterior)

@@ -1,0 +1,140 @@
+"""Every method fits, predicts, saves and loads through the same door, and says so where it cannot."""
+
+from dataclasses import replace
+
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+
+import bsgp
+from bsgp import fitting, recipes
+from bsgp.fitting import ABLATIONS, Options, bsgp_recipe, fit
+from bsgp.infer import sample
+from bsgp.likelihoods import Bernoulli, Gaussian, gaussian
+from bsgp.methods import METHODS
+from bsgp.target import Target
+from problems import optimal_u, regression, shallow
+
+QUICK = {"effort": 0.02, "num_inducing": 8}
+SMALL = {"dkl": 0.002, "mcmc-svgp": 0.1, "mcmc-gp": 0.1, "exact-gp": 0.2, "kiss-gp": 0.1}
+
+
+def table(num_rows=60):
+    X, y = regression(num_rows, 2, noise=0.2)
+    return X, y[:, 0]
+
+
+def quick(method, **options):
+    return {**QUICK, "effort": SMALL.get(method, 0.02), **options, "method": method, "random_state": 0}
+
+
+@pytest.mark.parametrize("method", list(METHODS))
+def test_regression_fits_predicts_saves_and_loads(method, tmp_path):
+    X, y = table()
+    model = bsgp.BSGPRegressor(**quick(method)).fit(X, y)
+    mean, sd = model.predict(X, return_std=True)
+    assert np.corrcoef(mean, y)[0, 1] > 0.3
+    assert (sd > 0).all()
+    low, high = model.predict_quantiles(X, [0.05, 0.95]).T
+    assert (low < high).all()
+    assert np.isfinite(model.log_density(X, y)).all()
+    assert model.sample_y(X[:5], 3).shape == (5, 3)
+    model.save(tmp_path / "model")
+    again = bsgp.load(tmp_path / "model")
+    np.testing.assert_array_equal(again.predict(X), mean)
+    assert again.diagnostics_.verdict == model.diagnostics_.verdict
+    assert (model.diagnostics_.move is None) == METHODS[method].has_chains
+
+
+@pytest.mark.parametrize("method", [name for name, method in METHODS.items() if not method.needs_gaussian])
+def test_classification(method):
+    X, y = table()
+    model = bsgp.BSGPClassifier(**quick(method)).fit(X, np.where(y > 0, "up", "down"))
+    probability = model.predict_proba(X)
+    np.testing.assert_allclose(probability.sum(axis=1), 1.0)
+    assert probability[y > 0, 1].mean() > probability[y <= 0, 1].mean()
+
+
+@pytest.mark.parametrize("method", ["svgp", "ipvi-dgp", "sghmc-dgp"])
+def test_two_layers_and_two_targets(method):
+    X, y = table(40)
+    model = bsgp.BSGPRegressor(**quick(method, depth=2)).fit(X, np.stack([y, -y], axis=1))
+    assert model.predict(X).shape == (40, 2)
+    assert model.posterior_.model.depth == 2
+
+
+def test_bsgp_is_what_it_was():
+    """`fit` adds nothing to the recipe: the same key, the same draws."""
+    X, y = regression(40)
+    recipe = recipes.scaled(recipes.named_recipe("default", X, y, gaussian(1, X.dtype), 1), 6, 0.01)
+    direct = recipes.fit(X, y, gaussian(1, X.dtype), jr.key(0), recipe=recipe)
+    by_name = fit("bsgp", X, y, gaussian(1, X.dtype), jr.key(0), options=Options(num_inducing=6, effort=0.01))
+    np.testing.assert_array_equal(direct.posterior.model.layers[0].V, by_name.posterior.model.layers[0].V)
+
+
+@pytest.mark.parametrize("method", list(ABLATIONS))
+def test_ablations_sample_what_they_say(method):
+    X, y = regression(40)
+    options = Options(num_inducing=6, effort=0.02)
+    model = fit(method, X, y, gaussian(1, X.dtype), jr.key(0), options=options).posterior.model
+    varies = {
+        "u": np.ptp(model.layers[0].V, axis=1).max() > 0,
+        "Z": np.ptp(model.layers[0].Z, axis=1).max() > 0,
+        "theta": np.ptp(model.layers[0].kernel.lengthscales, axis=1).max() > 0,
+        "noise": np.ptp(model.likelihood.noise_variance, axis=1).max() > 0,
+    }
+    assert varies == {block: getattr(METHODS[method], block) == "sample" for block in varies}
+
+
+@pytest.mark.parametrize("objective", ["fitc", "vfe"])
+def test_options_reach_the_recipe(objective):
+    X, y = regression(40)
+    options = Options(objective=objective, num_inducing=50, effort=0.5, max_seconds=7.0)
+    recipe = bsgp_recipe("bsgp-z-optimised", X, y, gaussian(1, X.dtype), options)
+    assert (recipe.objective, recipe.treatment["Z"], recipe.num_inducing) == (objective, "optimise", 40)
+    assert recipe.plan.max_seconds == 7.0
+    full = bsgp_recipe("bsgp", X, y, gaussian(1, X.dtype), Options())
+    assert recipe.plan.burn_in == full.plan.burn_in // 2
+
+
+def test_sghmc_dgp_with_all_else_fixed_draws_from_the_closed_form():
+    X, y = regression(60)
+    model = shallow(np.linspace(-2.0, 2.0, 4)[:, None], lengthscale=0.6)
+    recipe = recipes.sghmc_dgp_recipe(60, 1, 1, 1)
+    treatment = {**recipe.treatment, "Z": "fix", "theta": "fix", "noise": "fix"}
+    target = Target(model, 60, objective=recipe.objective, treatment=treatment)
+    plan = replace(recipe.plan, burn_in=4_000, num_draws=1_000, thinning=20)
+    run = sample(target, X, y, jr.key(0), plan=plan, num_chains=2)
+    layer = model.layers[0]
+    Lz = np.linalg.cholesky(np.asarray(layer.kernel(layer.Z, layer.Z)) + 1e-10 * np.eye(4))
+    u = np.einsum("ij,csjp->csip", Lz, np.asarray(run.model.layers[0].V)).reshape(-1, 4)
+    mean, covariance = optimal_u(model, X, y, "fitc")
+    sd = np.sqrt(np.diag(covariance))
+    np.testing.assert_allclose((u.mean(axis=0) - np.asarray(mean)[:, 0]) / sd, 0.0, atol=0.15)
+    np.testing.assert_allclose(np.cov(u.T) / np.outer(sd, sd), covariance / np.outer(sd, sd), atol=0.2)
+
+
+@pytest.mark.parametrize(
+    ("method", "likelihood", "options", "message"),
+    [
+        ("mcmc-svgp", Gaussian(jnp.ones(1)), {"depth": 2}, "has one layer, got `depth` 2. Pass 1, or use `bsgp`"),
+        ("kiss-gp", Bernoulli(), {}, "is for regression, got a Bernoulli likelihood. Use `bsgp` or `svgp`"),
+        ("svgp", Gaussian(jnp.ones(1)), {"num_chains": 2}, "has no chains, got 2. Pass 1, or use `bsgp`"),
+        ("magic", Gaussian(jnp.ones(1)), {}, "`method` must be one of 'bsgp'"),
+    ],
+)
+def test_what_a_method_cannot_do_is_said(method, likelihood, options, message):
+    X, y = regression(20)
+    with pytest.raises(ValueError, match=message):
+        fit(method, X, y, likelihood, jr.key(0), options=Options(**options))
+
+
+def test_adding_draws_is_for_samplers_only():
+    X, y = table(30)
+    with pytest.raises(ValueError, match="`warm_start` adds draws to chains, got the method `svgp`"):
+        bsgp.BSGPRegressor(method="svgp", warm_start=True).fit(X, y)
+
+
+def test_every_method_has_a_fit_and_no_fit_lacks_a_line():
+    assert set(fitting._FITS) == set(METHODS)
