@@ -188,7 +188,7 @@ def test_verdicts_and_summary():
     (line,) = summary(rows)
     assert "1 of 3 sets" in line
     assert "naval" in line
-    assert "| 1 | default | naval | 2 |" in to_markdown(rows)
+    assert "| bsgp | 1 | default | naval | 2 |" in to_markdown(rows)
 
 
 def test_the_authors_figures_are_read_from_beside_the_data(folder):
@@ -198,6 +198,9 @@ def test_the_authors_figures_are_read_from_beside_the_data(folder):
     authors = authors_mnll(path)
     mean = np.mean([authors["bsgp", "boston", 1, fold] for fold in range(8)])
     assert mean == pytest.approx(2.47, abs=0.005)
+    mean = np.mean([authors["kiss-gp", "powerplant", 1, fold] for fold in range(4)])
+    assert mean == pytest.approx(2.875, abs=0.005)
+    assert {method for method, *_ in authors} >= {"svgp", "fitc-svgp", "sghmc-dgp", "ipvi-dgp", "mcmc-svgp", "dkl"}
 
 
 # -- command line --------------------------------------------------------------------------------------------------

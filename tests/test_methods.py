@@ -9,7 +9,7 @@ import pytest
 
 import bsgp
 from bsgp import fitting, recipes
-from bsgp.fitting import ABLATIONS, Options, bsgp_recipe, fit
+from bsgp.fitting import ABLATIONS, Options, bsgp_recipe, fit_method
 from bsgp.infer import sample
 from bsgp.likelihoods import Bernoulli, Gaussian, gaussian
 from bsgp.methods import METHODS
@@ -65,11 +65,11 @@ def test_two_layers_and_two_targets(method):
 
 
 def test_bsgp_is_what_it_was():
-    """`fit` adds nothing to the recipe: the same key, the same draws."""
+    """`fit_method` adds nothing to the recipe: the same key, the same draws."""
     X, y = regression(40)
     recipe = recipes.scaled(recipes.named_recipe("default", X, y, gaussian(1, X.dtype), 1), 6, 0.01)
     direct = recipes.fit(X, y, gaussian(1, X.dtype), jr.key(0), recipe=recipe)
-    by_name = fit("bsgp", X, y, gaussian(1, X.dtype), jr.key(0), options=Options(num_inducing=6, effort=0.01))
+    by_name = fit_method("bsgp", X, y, gaussian(1, X.dtype), jr.key(0), options=Options(num_inducing=6, effort=0.01))
     np.testing.assert_array_equal(direct.posterior.model.layers[0].V, by_name.posterior.model.layers[0].V)
 
 
@@ -77,7 +77,7 @@ def test_bsgp_is_what_it_was():
 def test_ablations_sample_what_they_say(method):
     X, y = regression(40)
     options = Options(num_inducing=6, effort=0.02)
-    model = fit(method, X, y, gaussian(1, X.dtype), jr.key(0), options=options).posterior.model
+    model = fit_method(method, X, y, gaussian(1, X.dtype), jr.key(0), options=options).posterior.model
     varies = {
         "u": np.ptp(model.layers[0].V, axis=1).max() > 0,
         "Z": np.ptp(model.layers[0].Z, axis=1).max() > 0,
@@ -127,7 +127,7 @@ def test_sghmc_dgp_with_all_else_fixed_draws_from_the_closed_form():
 def test_what_a_method_cannot_do_is_said(method, likelihood, options, message):
     X, y = regression(20)
     with pytest.raises(ValueError, match=message):
-        fit(method, X, y, likelihood, jr.key(0), options=Options(**options))
+        fit_method(method, X, y, likelihood, jr.key(0), options=Options(**options))
 
 
 def test_adding_draws_is_for_samplers_only():

@@ -11,13 +11,15 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from bsgp.estimators import BSGPClassifier, BSGPRegressor, load
+    from bsgp.fitted import Fit
+    from bsgp.fitting import Options, fit_method
     from bsgp.health import DivergenceError
     from bsgp.infer import Run, sample
     from bsgp.model import DeepGP, Layer, init_deep_gp
     from bsgp.plan import Plan
     from bsgp.posterior import Posterior
     from bsgp.progress import progress_bar
-    from bsgp.recipes import Fit, Recipe, fit
+    from bsgp.recipes import Recipe, fit
     from bsgp.target import Batch, Target, default_priors
 
 __all__ = [
@@ -28,6 +30,7 @@ __all__ = [
     "DivergenceError",
     "Fit",
     "Layer",
+    "Options",
     "Plan",
     "Posterior",
     "Recipe",
@@ -35,6 +38,7 @@ __all__ = [
     "Target",
     "default_priors",
     "fit",
+    "fit_method",
     "init_deep_gp",
     "load",
     "progress_bar",
@@ -48,8 +52,9 @@ _HOME = {
     "Batch": "target",
     "DeepGP": "model",
     "DivergenceError": "health",
-    "Fit": "recipes",
+    "Fit": "fitted",
     "Layer": "model",
+    "Options": "fitting",
     "Plan": "plan",
     "Posterior": "posterior",
     "Recipe": "recipes",
@@ -57,6 +62,7 @@ _HOME = {
     "Target": "target",
     "default_priors": "target",
     "fit": "recipes",
+    "fit_method": "fitting",
     "init_deep_gp": "model",
     "load": "estimators",
     "progress_bar": "progress",

@@ -68,7 +68,7 @@ class Options:
 
 @dataclass(frozen=True)
 class _Task:
-    """One call of `fit`, as the methods see it."""
+    """One call of `fit_method`, as the methods see it."""
 
     method: str
     X: np.ndarray
@@ -103,7 +103,7 @@ class _Task:
         )  # fmt: skip
 
 
-def fit(
+def fit_method(
     method: str,
     X: np.ndarray,
     y: np.ndarray,

@@ -25,10 +25,12 @@ def bench_run(
     num_inducing: Annotated[int | None, Parameter(help="In the place of the recipe's.")] = None,
     scale: Annotated[float, Parameter(help="Multiplies the recipe's number of updates.")] = 1.0,
     full_data_x: Annotated[bool, Parameter(help="Standardise inputs by all rows, as the authors did.")] = False,
+    objective: Annotated[str, Parameter(help="`fitc` or `vfe`, of bsgp and its ablations.")] = "fitc",
+    inducing_prior: Annotated[str, Parameter(help="normal, determinantal, strauss or uniform; likewise.")] = "normal",
     processes: Annotated[int, Parameter(help="Runs at a time, each on one core.")] = 2,
     data_dir: DataDir = None,
 ) -> None:
-    """Run every data set x fold x depth that is not in OUT yet, one JSON line each in OUT/runs.jsonl.
+    """Run every method x data set x fold x depth that is not in OUT yet, one JSON line each in OUT/runs.jsonl.
 
     Interrupt it at will: the same command goes on where it stopped.
 
@@ -37,15 +39,19 @@ def bench_run(
     from bsgp.data.named import UCI, data_folder
     from bsgp.experiments.campaign import run_with_progress
     from bsgp.experiments.uci import UCIRun
+    from bsgp.inducing import INDUCING_PRIORS
     from bsgp.methods import METHODS
     from bsgp.recipes import RECIPES
+    from bsgp.target import OBJECTIVES
 
     check_option("experiment", experiment, ["uci"])
     check_option("--recipe", recipe, list(RECIPES))
+    check_option("--objective", objective, OBJECTIVES)
+    check_option("--inducing-prior", inducing_prior, list(INDUCING_PRIORS))
     names = list(UCI) if datasets == "all" else [check_option("--datasets", n, UCI) for n in datasets.split(",")]
     chosen_methods = [check_option("--methods", method, list(METHODS)) for method in methods.split(",")]
     runs = [
-        UCIRun(name, fold, depth, method, recipe, seed, num_inducing, scale, full_data_x)
+        UCIRun(name, fold, depth, method, recipe, seed, num_inducing, scale, full_data_x, objective, inducing_prior)
         for depth in numbers(depths, "depths")
         for method in chosen_methods
         for name in names

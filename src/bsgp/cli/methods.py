@@ -18,7 +18,8 @@ def methods(*, as_json: Json = False) -> None:
     if as_json:
         print(json.dumps({name: asdict(method) for name, method in METHODS.items()}, indent=2))
         return
-    table = Table("method", "objective", "u", "Z", "theta", "noise", "what it is")
+    table = Table("method", "objective", "u", "Z", "theta", "noise", "layers", "classes", "what it is")
     for name, one in METHODS.items():
-        table.add_row(name, one.objective, one.u, one.Z, one.theta, one.noise, one.about)
+        layers, classes = "any" if one.is_deep else "1", "no" if one.needs_gaussian else "yes"
+        table.add_row(name, one.objective, one.u, one.Z, one.theta, one.noise, layers, classes, one.about)
     output().print(table)

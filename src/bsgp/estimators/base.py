@@ -21,7 +21,7 @@ from bsgp.convergence import Diagnostics, diagnose, energy_trace
 from bsgp.data.schema import InputSchema
 from bsgp.data.tables import Table, from_array, from_frame, is_frame
 from bsgp.fitted import Fit
-from bsgp.fitting import Options, fit
+from bsgp.fitting import Options, fit_method
 from bsgp.inducing import INDUCING_PRIORS
 from bsgp.likelihoods import AbstractLikelihood
 from bsgp.methods import METHODS
@@ -109,7 +109,7 @@ class BSGPEstimator(BaseEstimator, abc.ABC):
             if before is not None:
                 logger.warning("The data are not those of the last fit: the chains begin anew.")
             likelihood = self._likelihood(X.dtype)
-            fitted = fit(self.method, X, y, likelihood, fit_key, options=self._options(), report=report)
+            fitted = fit_method(self.method, X, y, likelihood, fit_key, options=self._options(), report=report)
         rows = np.asarray(jr.permutation(rows_key, X.shape[0]))[:NUM_BACKGROUND_ROWS]
         self.posterior_ = fitted.posterior
         self.background_ = X[rows]

@@ -102,8 +102,8 @@ def _paired_p_value(differences: np.ndarray) -> float | None:
 
 
 HEADER = (
-    "depth", "recipe", "data set", "folds", "evaluations", "CPU s", "MNLL (sd)", "authors (sd)", "difference", "p", "",
-    "nRMSE", "90% coverage",
+    "method", "depth", "recipe", "data set", "folds", "evaluations", "CPU s", "MNLL (sd)", "authors (sd)", "difference",
+    "p", "", "nRMSE", "90% coverage",
 )  # fmt: skip
 
 
@@ -115,9 +115,9 @@ def cells(row: Row) -> tuple[str, ...]:
 
     theirs = "" if row.authors_mean is None else f"{row.authors_mean:.3f} ({row.authors_sd:.3f})"
     return (
-        str(row.depth), row.recipe, row.dataset, str(row.num_folds), f"{row.evaluations:,}", f"{row.cpu_seconds:.0f}",
-        f"{row.mean:.3f} ({row.sd:.3f})", theirs, optional(row.difference, "+.3f"), optional(row.p_value, ".3f"),
-        row.verdict, f"{row.nrmse:.3f}", f"{row.coverage90:.3f}",
+        row.method, str(row.depth), row.recipe, row.dataset, str(row.num_folds), f"{row.evaluations:,}",
+        f"{row.cpu_seconds:.0f}", f"{row.mean:.3f} ({row.sd:.3f})", theirs, optional(row.difference, "+.3f"),
+        optional(row.p_value, ".3f"), row.verdict, f"{row.nrmse:.3f}", f"{row.coverage90:.3f}",
     )  # fmt: skip
 
 

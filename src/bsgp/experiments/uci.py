@@ -55,7 +55,7 @@ def run(settings: UCIRun, data_dir: str | None, report=None) -> dict:
     from bsgp.data.folds import split
     from bsgp.data.named import load_named
     from bsgp.evaluate import coverage, mnll, rmse
-    from bsgp.fitting import Options, fit
+    from bsgp.fitting import Options, fit_method
     from bsgp.inducing import INDUCING_PRIORS
     from bsgp.likelihoods import Gaussian, gaussian
     from bsgp.model import DeepGP
@@ -74,7 +74,7 @@ def run(settings: UCIRun, data_dir: str | None, report=None) -> dict:
     with jax.enable_x64(True):
         likelihood = gaussian(fold.y.shape[1], fold.X.dtype)
         fit_key, test_key, train_key = jr.split(jr.key(settings.seed), 3)
-        fitted = fit(settings.method, fold.X, fold.y, likelihood, fit_key, options=options, report=report)
+        fitted = fit_method(settings.method, fold.X, fold.y, likelihood, fit_key, options=options, report=report)
         posterior, history = fitted.posterior, fitted.history
         done, cpu_done = time.monotonic(), time.process_time()
         low, high = np.moveaxis(posterior.quantiles(fold.X_test, [0.05, 0.95], test_key), -1, 0)
