@@ -56,7 +56,7 @@ def run_one(dataset: str, fold: int, recipe_changes: dict, plan_changes: dict) -
     recipe = replace(recipe, plan=replace(recipe.plan, **plan_changes), **recipe_changes)
     likelihood = gaussian(rows.y.shape[1], rows.X.dtype)
     began = time.process_time()
-    posterior, run = fit(rows.X, rows.y, likelihood, jr.key(0), recipe=recipe)
+    posterior, run, _ = fit(rows.X, rows.y, likelihood, jr.key(0), recipe=recipe)
     seconds = time.process_time() - began
 
     def score(num_draws: int) -> float:

@@ -38,7 +38,7 @@ def brief(recipe: Recipe) -> Recipe:
 def test_every_recipe_fits_and_predicts(name, depth, rng):
     X, y = sine(rng)
     recipe = RECIPES[name](len(X), 2, 1, depth)
-    posterior, run = fit(X, y, gaussian(1, X.dtype), jr.key(0), recipe=brief(recipe), depth=depth)
+    posterior, _, run = fit(X, y, gaussian(1, X.dtype), jr.key(0), recipe=brief(recipe), depth=depth)
     assert np.isfinite(posterior.log_density(X, y, jr.key(1))).all()
     assert run.evaluations > 0
 
@@ -59,7 +59,7 @@ def test_the_paper_recipe_counts_as_the_authors_did():
 def test_the_paper_recipe_optimises_the_noise_and_keeps_it_for_the_draws(rng):
     X, y = sine(rng)
     recipe = brief(paper_recipe(len(X), 2, 1, 1))
-    posterior, run = fit(X, y, gaussian(1, X.dtype), jr.key(0), recipe=recipe)
+    posterior, _, run = fit(X, y, gaussian(1, X.dtype), jr.key(0), recipe=recipe)
     noise = np.asarray(posterior.model.likelihood.noise_variance)
     assert np.ptp(noise) == 0
     assert noise.ravel()[0] < 0.9  # it began at 1
@@ -69,7 +69,7 @@ def test_the_paper_recipe_optimises_the_noise_and_keeps_it_for_the_draws(rng):
 def test_the_paper_recipe_has_one_noise_for_all_targets(rng):
     X, y = sine(rng)
     y = np.concatenate([y, -2 * y], axis=1)
-    posterior, _ = fit(X, y, gaussian(2, X.dtype), jr.key(0), recipe=brief(paper_recipe(len(X), 2, 2, 1)))
+    posterior, *_ = fit(X, y, gaussian(2, X.dtype), jr.key(0), recipe=brief(paper_recipe(len(X), 2, 2, 1)))
     assert posterior.model.likelihood.noise_variance.shape[-1] == 1
     assert posterior.predict(X, jr.key(1)).variance.shape == y.shape
     assert np.isfinite(posterior.quantiles(X, [0.1], jr.key(2))).all()
@@ -77,7 +77,7 @@ def test_the_paper_recipe_has_one_noise_for_all_targets(rng):
 
 def test_a_likelihood_without_a_conditional_is_fitted_without_an_anchor(rng):
     X, y = sine(rng)
-    posterior, _ = fit(X, (y > 0).astype(float), Bernoulli(), jr.key(0), recipe=brief(default_recipe(60, 2, 1, 1)))
+    posterior, *_ = fit(X, (y > 0).astype(float), Bernoulli(), jr.key(0), recipe=brief(default_recipe(60, 2, 1, 1)))
     probability = posterior.predict(X, jr.key(1)).mean
     assert ((probability > 0) & (probability < 1)).all()
 

@@ -167,15 +167,15 @@ def test_mirrored_noise_is_normal_and_sums_to_nothing():
 
 def test_two_layers_learn():
     X, y = regression(80, 2, noise=0.1)
-    model = init_deep_gp(X, Gaussian(jnp.full(1, 0.1)), jr.key(0), num_inducing=12, depth=2)
+    model = init_deep_gp(X, Gaussian(jnp.full(1, 0.1)), jr.key(0), num_inducing=10, depth=2)
     target = Target(model, 80, treatment={block: "optimise" for block in U_ONLY})
     said = []
-    plan = ImplicitPlan(num_steps=600, width=16)
+    plan = ImplicitPlan(num_steps=400, width=8, num_noise=16, num_contrast=32, num_moments=2_000)
     fitted = fit_implicit(target, X, y, jr.key(1), plan=plan, report=lambda *at: said.append(at))
     mean = np.asarray(fitted.posterior.predict(X, jr.key(2)).mean)
-    assert np.corrcoef(mean[:, 0], y[:, 0])[0, 1] > 0.95
-    assert said[-1][:3] == ("optimise", 600, 600)
-    assert fitted.history.evaluations == 1_200
+    assert np.corrcoef(mean[:, 0], y[:, 0])[0, 1] > 0.9
+    assert said[-1][:3] == ("optimise", 400, 400)
+    assert fitted.history.evaluations == 800
 
 
 def test_the_linear_form_is_what_it_says():

@@ -47,7 +47,7 @@ def test_regression_fits_predicts_saves_and_loads(method, tmp_path):
     assert (model.diagnostics_.move is None) == METHODS[method].has_chains
 
 
-@pytest.mark.parametrize("method", [name for name, method in METHODS.items() if not method.needs_gaussian])
+@pytest.mark.parametrize("method", ["svgp", "fitc-svgp", "ipvi-dgp", "sghmc-dgp", "mcmc-svgp"])
 def test_classification(method):
     X, y = table()
     model = bsgp.BSGPClassifier(**quick(method)).fit(X, np.where(y > 0, "up", "down"))
@@ -56,7 +56,7 @@ def test_classification(method):
     assert probability[y > 0, 1].mean() > probability[y <= 0, 1].mean()
 
 
-@pytest.mark.parametrize("method", ["svgp", "ipvi-dgp", "sghmc-dgp"])
+@pytest.mark.parametrize("method", ["svgp", "sghmc-dgp"])
 def test_two_layers_and_two_targets(method):
     X, y = table(40)
     model = bsgp.BSGPRegressor(**quick(method, depth=2)).fit(X, np.stack([y, -y], axis=1))

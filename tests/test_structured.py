@@ -12,19 +12,17 @@ from numpy.testing import assert_allclose
 from bsgp.grids import Grid, GridGP, SpectralBasis, Stencil, kronecker_product
 from bsgp.history import silent
 from bsgp.kernels import RBF
+from bsgp.krylov import Preconditioner, conjugate_gradients, lanczos_log
 from bsgp.likelihoods import Bernoulli, Gaussian
 from bsgp.optimise import Clock
 from bsgp.structured import (
     LEAST_NOISE,
     Covariance,
     Hyperparameters,
-    Preconditioner,
     condition,
-    conjugate_gradients,
     default_sizes,
     enough_rank,
     fit_kiss_gp,
-    lanczos_log,
     negative_log_marginal,
 )
 
