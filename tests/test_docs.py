@@ -11,6 +11,7 @@ from pathlib import Path
 import jax
 import pytest
 
+import bsgp.fitting
 import bsgp.recipes
 from bsgp.cli import main
 
@@ -39,6 +40,7 @@ def quick(monkeypatch):
 
     for name, make in list(bsgp.recipes.RECIPES.items()):
         monkeypatch.setitem(bsgp.recipes.RECIPES, name, shorten(make))
+    monkeypatch.setattr(bsgp.fitting._Task, "times", lambda task, count: min(count, 20))
     plain = replace(bsgp.recipes.PLAIN_PLAN, warm_start=10, burn_in=20, num_draws=16, thinning=1)
     monkeypatch.setattr(bsgp.recipes, "PLAIN_PLAN", plain)
 

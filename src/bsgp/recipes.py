@@ -99,7 +99,8 @@ def sghmc_dgp_recipe(num_rows: int, num_inputs: int, num_targets: int, depth: in
     """sghmc-dgp (METHOD section 5): one update of V, then one of Adam on the rest at one of the last hundred V.
 
     The authors keep 100 draws 50 apart. Where the noise is next to nothing a hundred spikes leave gaps between them
-    that a test row can fall into; as many updates give 250 draws.
+    that a test row can fall into; as many updates give 250 draws. As in their release all targets share one noise:
+    without priors a noise of its own for each collapses more easily.
     """
     del num_inputs, num_targets, depth
     plan = Plan(warm_start=0, burn_in=10_000, num_draws=250, thinning=20, window=100, optimise_rate=0.01)
@@ -109,6 +110,7 @@ def sghmc_dgp_recipe(num_rows: int, num_inputs: int, num_targets: int, depth: in
         plan=plan,
         treatment={"Z": "optimise", "theta": "optimise", "noise": "optimise"},
         start_noise=0.1,
+        shares_noise=True,
         has_priors=False,
         start_variance=0.01,
     )
