@@ -3,6 +3,7 @@ import os
 
 import jax
 import jax.numpy as jnp
+import jax.random as jr
 import numpy as np
 import pytest
 import scipy.stats as st
@@ -11,9 +12,10 @@ from numpy.testing import assert_allclose, assert_array_equal
 import bsgp.posterior
 from bsgp import DeepGP, Layer, Plan, Posterior, sample
 from bsgp.diagnostics import ess, rhat
+from bsgp.evaluate import gaussian_crps
 from bsgp.kernels import RBF, ActiveDimensions, Linear, Matern52, Periodic
 from bsgp.likelihoods import Bernoulli, Categorical, Gaussian, Poisson, StudentT
-from problems import tiny_target
+from problems import regression, shallow, tiny_target
 
 NUM_CHAINS, NUM_DRAWS = 2, 6
 
@@ -242,3 +244,13 @@ def test_thinning_keeps_draws_of_every_chain_and_says_what_it_costs(rng, X, getk
     assert_allclose(everything.cost, 0.0, atol=1e-12)
     with pytest.raises(ValueError, match="at most the 12"):
         posterior.thin(13, X, y, getkey())
+
+
+def test_crps_of_a_single_draw_is_that_of_its_gaussian():
+    """A point estimate has one draw, and one y drawn from it would say nothing about its spread."""
+    X, y = regression(30)
+    model = shallow(X[:5])
+    posterior = Posterior.from_single(model)
+    mean, variance = posterior.predict(X, jr.key(0))
+    exact = gaussian_crps(y, np.asarray(mean), np.sqrt(np.asarray(variance)))
+    np.testing.assert_allclose(posterior.crps(X, y, jr.key(1)).mean(), exact.mean(), rtol=0.05)

@@ -26,6 +26,7 @@ TILES_PER_CHUNK = 4
 MAX_JOINT_ROWS = 5_000
 NUM_BISECTIONS = 60
 NUM_PASSES = 100
+MIN_CRPS_DRAWS = 256  # of y: a posterior with fewer draws is drawn from more than once
 
 
 class Posterior(eqx.Module):
@@ -83,7 +84,7 @@ class Posterior(eqx.Module):
 
     def crps(self, X, y, key: Array) -> np.ndarray:
         """Continuous ranked probability score of the mixture, `[N P]`, estimated without bias from one y per draw."""
-        return self._by_rows(_mixture_crps, key, X, y)
+        return self._by_rows(_mixture_crps, key, X, y, min_draws=MIN_CRPS_DRAWS)
 
     def predictive_draws(self, X, key: Array) -> Marginals:
         """What every draw alone predicts for y: mean and variance `[C S N P]`, for traces and R-hat. Few rows.
@@ -196,7 +197,7 @@ class Posterior(eqx.Module):
         with self._precision:
             return self._by_chunks(function, key, X, y, axis=axis, **options)
 
-    def _by_chunks(self, function: Callable, key: Array, X, y=None, *, axis: int = 0, **options):
+    def _by_chunks(self, function: Callable, key: Array, X, y=None, *, axis: int = 0, min_draws: int = 1, **options):
         X = self._check_inputs(X)
         inputs = [X] if y is None else [X, check_matrix("y", y, rows=X.shape[0]).astype(X.dtype)]
         num_rows = X.shape[0]
@@ -204,7 +205,9 @@ class Posterior(eqx.Module):
         num_chunks = -(-num_tiles // TILES_PER_CHUNK)
         tiles = -(-num_tiles // num_chunks)  # of each chunk; all alike, so that one program serves
         chunk = tiles * -(-num_rows // (num_chunks * tiles))
-        flat, pieces = self._flat(jnp.zeros(self.passes, int) if self.passes > 1 else None), []
+        total = self.num_chains * self.num_draws
+        repeats = max(self.passes, -(-min_draws // total))
+        flat, pieces = self._flat(jnp.repeat(jnp.arange(total), repeats) if repeats > 1 else None), []
         for index, start in enumerate(range(0, num_rows, chunk)):
             rows = [_pad_rows(a[start : start + chunk], chunk) for a in inputs]
             result = function(flat, tiles, jr.fold_in(key, index), *rows, **options)

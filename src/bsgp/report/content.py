@@ -123,7 +123,7 @@ def _facts(model: BSGPRegressor | BSGPClassifier) -> tuple[Fact, ...]:
     facts = {
         "Task": _task(model),
         "Target" if len(model.target_names_) == 1 else "Targets": listed(model.target_names_, limit=40),
-        "Method": f"{clean(model.method)} ({clean(model.objective)})",
+        "Method": f"{clean(model.method)} ({_objective(model)})",
         "Layers": f"{posterior.model.depth}",
         "Made of": posterior.model.support,
         "Chains x draws": f"{posterior.num_chains} x {posterior.num_draws}"
@@ -134,6 +134,12 @@ def _facts(model: BSGPRegressor | BSGPClassifier) -> tuple[Fact, ...]:
         "Time": duration(found.seconds) + (", stopped early" if found.interrupted else ""),
     }
     return tuple(Fact(label, value) for label, value in facts.items())
+
+
+def _objective(model: BSGPRegressor | BSGPClassifier) -> str:
+    """A user's choice where there is one, else the method's own."""
+    its_own = METHODS[model.method].objective if model.method in METHODS else ""
+    return clean(model.objective) if its_own in ("", "fitc or vfe") else its_own
 
 
 def _notes(model: BSGPRegressor | BSGPClassifier, quality: Quality | None) -> tuple[str, ...]:

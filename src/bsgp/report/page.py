@@ -138,7 +138,7 @@ def _relevance(relevance: Relevance | None) -> Picture | None:
     return Picture(
         figures.relevance_intervals(relevance),
         f"Share of relevance of {counted(len(relevance.names), 'input')} with 90% intervals; the largest: {first}.",
-        f"Median and 90% interval over the draws.{more}",
+        f"{'Median and 90% interval over the draws.' if np.any(relevance.high > relevance.low) else ''}{more}",
     )
 
 
