@@ -15,7 +15,7 @@ demo: $(READY)
 	$(BIN)/bsgp demo
 
 test: $(READY)
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
 test-slow: $(READY)
 	$(BIN)/python -m pytest -n 2 -m slow

@@ -29,7 +29,7 @@ def quick(method, **options):
     return {**QUICK, "effort": SMALL.get(method, 0.02), **options, "method": method, "random_state": 0}
 
 
-@pytest.mark.parametrize("method", list(METHODS))
+@pytest.mark.parametrize("method", [name for name in METHODS if name not in ("bsgp-z-optimised", "bsgp-u")])
 def test_regression_fits_predicts_saves_and_loads(method, tmp_path):
     X, y = table()
     model = bsgp.BSGPRegressor(**quick(method)).fit(X, y)

@@ -12,6 +12,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import equinox as eqx
+import jax
 import jax.random as jr
 import numpy as np
 import pandas as pd
@@ -20,6 +21,7 @@ import pytest
 from bsgp.data.schema import Feature
 from bsgp.data.tables import from_frame
 from bsgp.estimators import BSGPClassifier, BSGPRegressor, load
+from bsgp.kernels import Linear
 from bsgp.report import figures, page, write, write_report
 from bsgp.report.chains import look_at_chains
 from bsgp.report.effects import MAX_DRAWS, _question, partial_effects, relevance
@@ -43,6 +45,8 @@ TAGS = {
 }  # fmt: skip
 TINY: dict[str, Any] = {"num_inducing": 8, "effort": 0.05, "random_state": 0}
 NUM_TRAIN = 60
+
+pytestmark = pytest.mark.xdist_group("report")  # the pages are made once, for all tests
 
 
 class Page(HTMLParser):
@@ -363,9 +367,11 @@ def test_rare_categories_are_not_drawn():
 
 
 def test_relevance_needs_lengthscales(regression):
-    """No estimator has another kernel yet."""
+    """As dkl, whose kernel is over learned features."""
     model = copy.copy(regression[0])
-    model.posterior_ = eqx.tree_at(lambda p: p.model.layers[0].kernel, model.posterior_, object())
+    layer = model.posterior_.model.layers[0]
+    kernel = jax.vmap(jax.vmap(Linear))(layer.kernel.lengthscales, layer.kernel.variance)
+    model.posterior_ = eqx.tree_at(lambda p: p.model.layers[0].kernel, model.posterior_, kernel)
     assert relevance(model) is None
 
 
