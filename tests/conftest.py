@@ -1,8 +1,11 @@
 """Strict settings: nothing is promoted or reused in silence, shapes are checked, warnings are errors."""
 
 import logging
+import os
 
 import jax
+
+os.environ["BSGP_CACHE"] = "off"  # a program that a killed process left half written there aborts whoever reads it
 
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_rank_promotion", "raise")
