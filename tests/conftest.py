@@ -5,7 +5,7 @@ import os
 
 import jax
 
-os.environ["BSGP_CACHE"] = "off"  # a program that a killed process left half written there aborts whoever reads it
+os.environ["BSGP_CACHE"] = "off"  # the user's own cache is neither read nor filled
 
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_rank_promotion", "raise")
@@ -26,6 +26,8 @@ import numpy as np  # noqa: E402
 import pytest  # noqa: E402
 from hypothesis import settings  # noqa: E402
 
+from bsgp.programs import let_go_of_programs  # noqa: E402
+
 # the first example compiles, so a deadline would measure the compiler; no example database: runs do not depend on it
 settings.register_profile("bsgp", deadline=None, derandomize=True, database=None)
 settings.load_profile("bsgp")
@@ -38,6 +40,13 @@ def _logger_as_it_was():
     yield
     logger.setLevel(logging.NOTSET)
     logger.filters = []
+
+
+@pytest.fixture(autouse=True)
+def _programs_let_go_of():
+    """Tests compile thousands of programs in one process; see `bsgp.programs`."""
+    yield
+    let_go_of_programs()
 
 
 @pytest.fixture

@@ -22,6 +22,7 @@ from bsgp.methods import METHODS
 from bsgp.model import DeepGP, init_deep_gp
 from bsgp.nuts import NutsPlan
 from bsgp.optimise import Clock
+from bsgp.programs import let_go_of_programs
 from bsgp.recipes import Recipe, named_recipe, scaled
 from bsgp.structured import fit_kiss_gp
 from bsgp.target import BLOCKS, OBJECTIVES, Target, flat_priors
@@ -115,6 +116,7 @@ def fit_method(
 ) -> Fit:
     """Fit standardised `X [N D]`, `y [N P]` with a method of `bsgp.methods`."""
     check_method(method, likelihood, options)
+    let_go_of_programs()
     X = check_matrix("X", X)
     y = check_matrix("y", y, rows=X.shape[0])
     task = _Task(method, X, y, likelihood, key, options, report or silent, Clock(options.max_seconds))

@@ -1,0 +1,25 @@
+"""Compiled programs are let go of before the system's limit of memory maps ends the process."""
+
+import sys
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from bsgp.programs import let_go_of_programs, num_maps
+
+
+def _compile(num: int) -> None:
+    for size in range(1, num + 1):
+        jax.jit(lambda x: jnp.sin(x) @ jnp.cos(x).T)(jnp.ones((size, 3))).block_until_ready()
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="other systems have no /proc/self/maps")
+def test_programs_hold_maps_until_they_are_let_go_of():
+    before = num_maps()
+    _compile(20)
+    full = num_maps()
+    assert full > before
+    assert not let_go_of_programs(most=full + 1_000)
+    assert let_go_of_programs(most=1)
+    assert num_maps() < full
