@@ -13,6 +13,7 @@ import jax.random as jr
 import optax
 from jaxtyping import Array, PyTree
 
+from bsgp.exact import ExactTarget
 from bsgp.model import DeepGP
 from bsgp.optimise import cosine_adam, descend
 from bsgp.plan import Plan
@@ -45,7 +46,7 @@ def over_chains(function, *stacked: PyTree) -> PyTree:
 
 
 @eqx.filter_jit
-def scattered_starts(target: Target, key: Array, num_chains: int, spread: float) -> DeepGP:
+def scattered_starts(target: Target | ExactTarget, key: Array, num_chains: int, spread: float) -> PyTree:
     """The model's position once per chain, each moved a little at random."""
     start = target.start()
 

@@ -40,6 +40,11 @@ class Diagnostics:
     warnings: tuple[str, ...] = field(default=())
 
     @property
+    def is_sampled(self) -> bool:
+        """Whether there are chains to judge, and not the end of an optimisation."""
+        return self.move is None
+
+    @property
     def trustworthy(self) -> bool:
         return not self.reasons
 

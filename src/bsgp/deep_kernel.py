@@ -7,14 +7,14 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import optax
-from jaxtyping import Array, PyTree
+from jaxtyping import Array
 
 from bsgp.checks import check_count
 from bsgp.fitted import Fit
 from bsgp.grids import DeepKernelGP, Grid, GridGP, Network
 from bsgp.history import History, Report
 from bsgp.likelihoods import AbstractLikelihood
-from bsgp.optimise import FINAL_RATE, Clock, Optimised, cosine_adam, descend, run_steps
+from bsgp.optimise import FINAL_RATE, Clock, Optimised, cosine_adam, minimise
 from bsgp.posterior import Posterior
 from bsgp.structured import (
     LEAST_NOISE,
@@ -81,11 +81,11 @@ def fit_dkl(
 
     num_updates = max(1, round(effort * _num_updates(rest.size, num_epochs)))
     alone = _pretrain(network, data, network_key, num_updates, report, clock)
-    network, residual = alone.state[0][0], float(alone.energy[0, -BATCH_SIZE:].mean())
+    network, residual = alone.state[0], float(alone.energy[0, -BATCH_SIZE:].mean())
     hyper = Hyperparameters.start(np.full(widths[-1], START_LENGTHSCALE), residual, X.dtype)
     stopped = alone.interrupted and not clock.is_past(NETWORK_SHARE)  # by Ctrl-C: come to an end
     joint = _train_jointly(network, hyper, grid, data, joint_key, 0 if stopped else num_steps, report, clock)
-    network, hyper = joint.state[0]
+    network, hyper = joint.state
 
     network = jax.tree.map(lambda leaf: leaf.astype(X.dtype), network)
     features = network(jnp.asarray(X))
@@ -119,31 +119,16 @@ def _pretrain(network: Network, data: Batch, key: Array, num_updates: int, repor
     rate = optax.cosine_decay_schedule(NETWORK_RATE, num_updates, FINAL_RATE)
     optimiser = optax.adamw(rate, weight_decay=WEIGHT_DECAY)
 
-    def step(state, batch, step_key):
-        free, memory = state
-        X, y = batch.X.astype(NETWORK_DTYPE), batch.y.astype(NETWORK_DTYPE)
+    def loss(free, batch, step_key):
+        del step_key  # nothing is random
+        network, (weight, bias) = free
+        mean = network(batch.X.astype(NETWORK_DTYPE)) @ weight + bias[None, :]
+        return jnp.mean((batch.y.astype(NETWORK_DTYPE) - mean) ** 2)
 
-        def energy(free):
-            network, (weight, bias) = free
-            mean = network(X) @ weight + bias[None, :]
-            return jnp.mean((y - mean) ** 2)
-
-        free, memory, value = descend(optimiser, energy, free, memory)
-        return (free, memory), value
-
-    free: PyTree = (network, head)
-    return run_steps(
-        step,
-        (free, optimiser.init(free)),
-        data,
-        key,
-        num_steps=num_updates,
-        batch_size=BATCH_SIZE,
-        phase="network",
-        report=report,
-        clock=clock,
-        share=NETWORK_SHARE,
-    )
+    return minimise(
+        loss, (network, head), optimiser, data, key,
+        num_steps=num_updates, batch_size=BATCH_SIZE, phase="network", report=report, clock=clock, share=NETWORK_SHARE,
+    )  # fmt: skip
 
 
 def _train_jointly(
@@ -163,30 +148,15 @@ def _train_jointly(
     )
     num_rows, dtype = data.X.shape[0], data.X.dtype
 
-    def step(state, batch, step_key):
-        free, memory = state
-        X = batch.X.astype(NETWORK_DTYPE)
+    def loss(free, batch, step_key):
+        network, hyper = free
+        features = network(batch.X.astype(NETWORK_DTYPE)).astype(dtype)
+        return negative_log_marginal(hyper, grid, features, batch.y, step_key) / num_rows
 
-        def energy(free):
-            network, hyper = free
-            return negative_log_marginal(hyper, grid, network(X).astype(dtype), batch.y, step_key) / num_rows
-
-        free, memory, value = descend(optimiser, energy, free, memory)
-        return (free, memory), value
-
-    free: PyTree = (network, hyper)
-    return run_steps(
-        step,
-        (free, optimiser.init(free)),
-        data,
-        key,
-        num_steps=num_steps,
-        batch_size=num_rows,
-        phase="optimise",
-        report=report,
-        clock=clock,
-        chunk=JOINT_CHUNK,
-    )
+    return minimise(
+        loss, (network, hyper), optimiser, data, key,
+        num_steps=num_steps, batch_size=num_rows, report=report, clock=clock, chunk=JOINT_CHUNK,
+    )  # fmt: skip
 
 
 def _noise_seen(gp: GridGP, features: Array, y: np.ndarray) -> float:

@@ -6,16 +6,17 @@ import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array
 
+from bsgp.chunks import scattered_starts
 from bsgp.exact import exact_target
 from bsgp.fitted import Fit
-from bsgp.history import History, Report, silent
+from bsgp.history import Report, silent
 from bsgp.likelihoods import AbstractLikelihood
 from bsgp.nuts import NutsPlan, sample_nuts
-from bsgp.optimise import Clock, begin, cosine_adam, descend, run_steps
+from bsgp.optimise import Clock, cosine_adam, minimise
 from bsgp.posterior import Posterior
-from bsgp.sghmc import normal_like
 from bsgp.target import Batch
 
+CHUNK = 10  # steps per compiled call: each is a factorisation of all rows
 START_SPREAD = 0.1  # standard deviation of what is added to each chain's start
 
 
@@ -33,24 +34,18 @@ def fit_exact_gp(
     """Kernel and noise where the marginal likelihood is largest."""
     clock = clock or Clock()
     target = exact_target(X, y, likelihood)
-    optimiser = cosine_adam(learning_rate, num_steps)
+    data = Batch(target.model.X, target.model.y)
+    num_rows = data.X.shape[0]
 
-    def step(state, batch, step_key):
-        del batch, step_key  # all rows, and nothing random
+    def loss(position, batch, step_key):
+        del batch, step_key  # the model has all rows, and nothing is random
+        return -target.constrain(position).log_marginal_likelihood() / num_rows
 
-        def loss(position):
-            return -target.constrain(position).log_marginal_likelihood() / target.model.X.shape[0]
-
-        position, optimiser_state, value = descend(optimiser, loss, *state)
-        return (position, optimiser_state), value
-
-    start = target.start()
-    done = run_steps(
-        step, (start, begin(optimiser, start)), Batch(target.model.X, target.model.y), key,
-        num_steps=num_steps, batch_size=target.model.X.shape[0], phase="optimise", report=report, clock=clock, chunk=10,
+    done = minimise(
+        loss, target.start(), cosine_adam(learning_rate, num_steps), data, key,
+        num_steps=num_steps, batch_size=num_rows, report=report, clock=clock, chunk=CHUNK,
     )  # fmt: skip
-    history = History({"optimise": done.energy}, done.energy.shape[1], clock.seconds, done.interrupted)
-    return Fit(Posterior.from_single(target.constrain(done.state[0])), history)
+    return Fit(Posterior.from_single(target.constrain(done.state)), done.history(clock.seconds))
 
 
 def fit_mcmc_gp(
@@ -69,12 +64,7 @@ def fit_mcmc_gp(
     start_key, sample_key = jr.split(key)
     target = exact_target(X, y, likelihood)
     num_rows = target.model.X.shape[0]
-    start = target.start()
-
-    def scatter(chain_key):
-        return jax.tree.map(lambda x, z: x + START_SPREAD * z, start, normal_like(chain_key, start))
-
-    starts = jax.vmap(scatter)(jr.split(start_key, num_chains))
+    starts = scattered_starts(target, start_key, num_chains, START_SPREAD)
     drawn = sample_nuts(target.log_joint, starts, num_rows, sample_key, plan=plan, report=report, clock=clock)
     shape = jax.tree.leaves(drawn.positions)[0].shape[:2]
     still = jax.tree.map(lambda x: jnp.broadcast_to(x, (*shape, *x.shape)), target.data)

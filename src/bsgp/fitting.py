@@ -25,11 +25,10 @@ from bsgp.optimise import Clock
 from bsgp.programs import let_go_of_programs
 from bsgp.recipes import Recipe, named_recipe, scaled
 from bsgp.structured import fit_kiss_gp
-from bsgp.target import BLOCKS, OBJECTIVES, Target, flat_priors
+from bsgp.target import ALL_OPTIMISED, OBJECTIVES, Target, flat_priors
 from bsgp.variational import VariationalPlan, fit_variational
 
 START_NOISE = 0.1  # variance, where it is optimised; y is standardised
-ALL_OPTIMISED: dict[str, str] = {block: "optimise" for block in BLOCKS}
 ABLATIONS = {
     "bsgp": {},
     "bsgp-z-optimised": {"Z": "optimise"},

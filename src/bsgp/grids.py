@@ -202,19 +202,12 @@ class GridGP(AbstractModel):
         return self.mean.shape[-1]
 
     @property
-    def depth(self) -> int:
-        return 1
-
-    @property
     def support(self) -> str:
         return "a grid of " + " x ".join(map(str, self.grid.sizes))
 
     @property
     def input_kernel(self) -> RBF:
         return self.kernel
-
-    def factors(self) -> None:
-        """All that prediction needs is kept."""
 
     def propagate(self, X: Float[Array, "N D"], key: Array, factors: None = None) -> Marginals:
         return self.marginals(X)
@@ -287,19 +280,12 @@ class DeepKernelGP(AbstractModel):
         return self.gp.num_latent
 
     @property
-    def depth(self) -> int:
-        return 1
-
-    @property
     def support(self) -> str:
         return f"{self.gp.support} over {self.gp.num_inputs} learned features"
 
     @property
     def input_kernel(self) -> None:
         return None
-
-    def factors(self) -> None:
-        """All that prediction needs is kept."""
 
     def propagate(self, X: Float[Array, "N D"], key: Array, factors: None = None) -> Marginals:
         return self.gp.marginals(self.network(X))

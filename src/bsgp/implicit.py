@@ -21,9 +21,9 @@ import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, Float
 
-from bsgp.checks import check_count, check_matrix, check_option, check_positive
+from bsgp.checks import check_count, check_option, check_positive
 from bsgp.fitted import Fit
-from bsgp.history import History, Report, silent
+from bsgp.history import Report, silent
 from bsgp.model import DeepGP, Layer
 from bsgp.numerics import Marginals
 from bsgp.optimise import Clock, begin, cosine_adam, descend, improve, run_steps
@@ -141,7 +141,6 @@ class Implicit(eqx.Module):
         """Draws of V, and the w that they came from."""
         assert layer.root is not None  # for the type checker
         w = self.warp(mirrored_noise(key, (num, *layer.V.shape[::-1]), layer.V.dtype))
-        # `L w` of each output; one product per output, since a batched one is slow on a CPU
         mapped = [w[:, p] @ root.T for p, root in enumerate(layer.root)]
         return layer.V[None] + jnp.stack(mapped, axis=2), w
 
@@ -216,8 +215,7 @@ def moment_matched(layer: Layer, X: Float[Array, "N D"], V: Float[Array, "S M P"
     each = (jnp.moveaxis(V, 1, 2).reshape(-1, num_inducing) @ A).reshape(num, num_outputs, -1)
     mean = jnp.mean(each, axis=0)
     spread = jnp.mean((each - mean[None]) ** 2, axis=0)
-    mean = mean.T if layer.W is None else mean.T + X @ layer.W
-    return Marginals(mean, left[:, None] + spread.T)
+    return Marginals(layer.add_mean(mean.T, X), left[:, None] + spread.T)
 
 
 def bound(model: DeepGP, pair: Pair, batch: Batch, key: Array, num_data: int, num_noise: int) -> Float[Array, ""]:
@@ -255,9 +253,7 @@ def fit_implicit(
 ) -> Fit:
     """Optimise the pair and every free block of `target`."""
     clock = clock or Clock()
-    X = check_matrix("X", X, columns=target.model.num_inputs, rows=target.num_data)
-    y = target.model.likelihood.check_targets(check_matrix("y", y, rows=X.shape[0]))
-    data = Batch(jnp.asarray(X), jnp.asarray(y, jnp.asarray(X).dtype))
+    data = target.all_rows(X, y)
     init_key, step_key, draw_key = jr.split(key, 3)
     gp, pair = start(target), init_pair(target.model, plan, init_key)
     rates = plan.learning_rate, plan.generator_rate, plan.discriminator_rate
@@ -294,8 +290,8 @@ def fit_implicit(
     )  # fmt: skip
     gp, pair = done.state[0]
     model = gaussian_model(target, gp)
-    history = History({"optimise": done.energy}, 2 * done.energy.shape[1], clock.seconds, done.interrupted)
-    return Fit(Posterior.from_single(as_gaussian(model, pair, draw_key, plan.num_moments)), history)
+    posterior = Posterior.from_single(as_gaussian(model, pair, draw_key, plan.num_moments))
+    return Fit(posterior, done.history(clock.seconds, gradients_per_step=2))
 
 
 def as_gaussian(model: DeepGP, pair: Pair, key: Array, num: int) -> DeepGP:

@@ -14,7 +14,7 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array, PyTree
 
-from bsgp.checks import check_count, check_matrix
+from bsgp.checks import check_count
 from bsgp.chunks import (
     Chain,
     init_chains,
@@ -101,15 +101,13 @@ def sample(
 
     `chains` of an earlier run on the same target and data are gone on with, with no warm start and no burn-in.
     """
-    X = check_matrix("X", X, columns=target.model.num_inputs, rows=target.num_data)
-    y = target.model.likelihood.check_targets(check_matrix("y", y, rows=X.shape[0]))
+    data = target.all_rows(X, y)
     check_count("num_chains", num_chains)
     if not jax.tree.leaves(target.select(target.model, "sample")):
         raise ValueError(
             f"`treatment` must sample at least one block, got {dict(target.treatment)}. "
             "Sample u, at least: it is what the predictive distribution is made of."
         )
-    data = Batch(jnp.asarray(X), jnp.asarray(y, jnp.asarray(X).dtype))
     return _Loop(target, data, key, plan, num_chains, report or silent).run(chains)
 
 

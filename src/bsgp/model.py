@@ -39,8 +39,9 @@ class AbstractModel(eqx.Module):
     def num_latent(self) -> int: ...
 
     @property
-    @abc.abstractmethod
-    def depth(self) -> int: ...
+    def depth(self) -> int:
+        """Number of layers; only layered models have more than one."""
+        return 1
 
     @property
     @abc.abstractmethod
@@ -52,9 +53,9 @@ class AbstractModel(eqx.Module):
     def input_kernel(self) -> AbstractKernel | None:
         """The kernel over the inputs themselves; None where there is only one over learned features."""
 
-    @abc.abstractmethod
-    def factors(self):
-        """What prediction needs and no row changes, for `propagate`."""
+    def factors(self) -> Any:
+        """What prediction needs and no row changes, for `propagate`; None where all of it is kept."""
+        return None
 
     @abc.abstractmethod
     def propagate(self, X: Float[Array, "N D"], key: Array, factors=None) -> Marginals:
@@ -95,7 +96,7 @@ class Layer(eqx.Module):
         else:
             mean, explained = moments(whitened_cross(factor, Kzx), self.V)
         variance = self._left(X, explained)
-        return Marginals(self._add_mean(mean, X), jnp.broadcast_to(variance[:, None], mean.shape))
+        return Marginals(self.add_mean(mean, X), jnp.broadcast_to(variance[:, None], mean.shape))
 
     def parts(
         self, X: Float[Array, "N D"], factor: Float[Array, "M M"] | None = None
@@ -107,7 +108,7 @@ class Layer(eqx.Module):
         mean, explained = moments(blocks, self.V)
         A = jnp.concatenate(blocks)
         spread = jnp.stack([jnp.sum((root.T @ A) ** 2, axis=0) for root in self.root], axis=1)
-        return self._add_mean(mean, X), self._left(X, explained), spread
+        return self.add_mean(mean, X), self._left(X, explained), spread
 
     def _left(self, X, explained):
         prior = self.kernel.diag(X)
@@ -130,7 +131,7 @@ class Layer(eqx.Module):
     def joint(self, X: Float[Array, "N D"]) -> tuple[Float[Array, "N P"], Float[Array, "N N"]]:
         """The same with the covariance between rows, shared by the outputs. N x N memory."""
         A = self.factor() @ self.kernel(self.Z, X)
-        return self._add_mean(A.T @ self.V, X), self.kernel(X, X) - A.T @ A
+        return self.add_mean(A.T @ self.V, X), self.kernel(X, X) - A.T @ A
 
     def sample_joint(self, X: Float[Array, "N D"], key: Array) -> Float[Array, "N P"]:
         """One function, evaluated at all rows of X together."""
@@ -153,7 +154,8 @@ class Layer(eqx.Module):
         """The layer with this V for certain."""
         return Layer(self.kernel, self.Z, V, self.W, self.jitter)
 
-    def _add_mean(self, mean, X):
+    def add_mean(self, mean: Float[Array, "N P"], X: Float[Array, "N D"]) -> Float[Array, "N P"]:
+        """`mean` with the fixed linear mean added to it."""
         return mean if self.W is None else mean + X @ self.W
 
 

@@ -4,7 +4,7 @@ The warm-up follows Stan's idea: the step size by dual averaging all through, th
 stage's draws, stages ever longer. It runs in chunks, for progress and Ctrl-C, which BlackJAX's own does not.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -74,98 +74,127 @@ def sample_nuts(
     clock: Clock,
 ) -> Draws:
     """Draw from `log_density`; every array of `starts` carries [C] in front."""
+    loop = _Loop(_programs(log_density, starts, num_data, plan), starts, key, plan, report, clock)
+    flat = loop.run()
+    _, unravel = ravel_pytree(jax.tree.map(lambda x: x[0], starts))
+    positions = jax.vmap(jax.vmap(unravel))(jnp.asarray(flat))
+    return Draws(positions, _history(loop.seen, loop.chains, clock, loop.interrupted))
+
+
+class _Programs(NamedTuple):
+    """What is compiled, once for a density."""
+
+    begin: Callable
+    """`begin(starts) -> chains`."""
+    advance: Callable
+    """`advance(chains, keys, adapts) -> (chains, (positions, info))` of a chunk of draws."""
+    renew_mass: Callable
+    """`renew_mass(chains, inverse masses) -> chains`, with the search for a step size begun again."""
+
+
+def _programs(log_density: Callable, starts: PyTree, num_data: int, plan: NutsPlan) -> _Programs:
     import blackjax
     from blackjax.adaptation.step_size import dual_averaging_adaptation
 
-    one_start = jax.tree.map(lambda x: x[0], starts)
-    _, unravel = ravel_pytree(one_start)
+    _, unravel = ravel_pytree(jax.tree.map(lambda x: x[0], starts))
     kernel = blackjax.nuts.build_kernel()
     tune_start, tune, _ = dual_averaging_adaptation(plan.acceptance)
 
     def flat_density(flat):
         return log_density(unravel(flat))
 
+    def begin(start):
+        flat = ravel_pytree(start)[0]
+        tuning = tune_start(jnp.asarray(plan.step_size, flat.dtype))
+        mass = jnp.eye(flat.size, dtype=flat.dtype) if flat.size <= MAX_DENSE else jnp.ones_like(flat)
+        return _Chain(blackjax.nuts.init(flat, flat_density), tuning, mass)
+
+    def advance(chain, key, adapts):
+        def one(chain, step_key):
+            # the average of what was tried is the better step, once nothing is tried any more
+            log_step = jnp.where(adapts, chain.tuning.log_step_size, chain.tuning.log_step_size_avg)
+            state, info = kernel(
+                step_key, chain.state, flat_density, jnp.exp(log_step), chain.inverse_mass,
+                max_num_doublings=plan.max_doublings,
+            )  # fmt: skip
+            tuned = tune(chain.tuning, info.acceptance_rate)
+            tuning = jax.tree.map(lambda new, old: jnp.where(adapts, new, old), tuned, chain.tuning)
+            chain = chain._replace(state=state, tuning=tuning)
+            seen = _Info(-state.logdensity / num_data, info.num_integration_steps, info.is_divergent)
+            return chain, (state.position, seen)
+
+        return jax.lax.scan(one, chain, jr.split(key, plan.chunk))
+
+    def renew_mass(chain, inverse_mass):
+        step = jnp.exp(chain.tuning.log_step_size_avg)
+        return chain._replace(inverse_mass=inverse_mass, tuning=tune_start(step))
+
+    return _Programs(_of_all_chains(begin), _of_all_chains(advance), _of_all_chains(renew_mass))
+
+
+def _of_all_chains(function: Callable) -> Callable:
+    """Compiled for arguments that are stacked by chain; a single flag is for all of them."""
+
     @eqx.filter_jit
-    def begin(starts):
-        def one(start):
-            flat = ravel_pytree(start)[0]
-            tuning = tune_start(jnp.asarray(plan.step_size, flat.dtype))
-            mass = jnp.eye(flat.size, dtype=flat.dtype) if flat.size <= MAX_DENSE else jnp.ones_like(flat)
-            return _Chain(blackjax.nuts.init(flat, flat_density), tuning, mass)
-
-        return over_chains(one, starts)
-
-    @eqx.filter_jit
-    def advance(chains, keys, adapts):
-        def one_chain(chain, key):
-            def one(chain, step_key):
-                # the average of what was tried is the better step, once nothing is tried any more
-                log_step = jnp.where(adapts, chain.tuning.log_step_size, chain.tuning.log_step_size_avg)
-                state, info = kernel(
-                    step_key, chain.state, flat_density, jnp.exp(log_step), chain.inverse_mass,
-                    max_num_doublings=plan.max_doublings,
-                )  # fmt: skip
-                tuned = tune(chain.tuning, info.acceptance_rate)
-                tuning = jax.tree.map(lambda new, old: jnp.where(adapts, new, old), tuned, chain.tuning)
-                chain = chain._replace(state=state, tuning=tuning)
-                seen = _Info(-state.logdensity / num_data, info.num_integration_steps, info.is_divergent)
-                return chain, (state.position, seen)
-
-            return jax.lax.scan(one, chain, jr.split(key, plan.chunk))
-
+    def compiled(*stacked):
+        num_chains = jax.tree.leaves(stacked[0])[0].shape[0]
+        stacked = [jnp.broadcast_to(x, num_chains) if eqx.is_array(x) and x.ndim == 0 else x for x in stacked]
         with jax.numpy_dtype_promotion("standard"):  # BlackJAX mixes whole numbers and floats
-            return over_chains(one_chain, chains, keys)
+            return over_chains(function, *stacked)
 
-    @eqx.filter_jit
-    def with_mass(chains, inverse_masses):
-        def one(chain, inverse_mass):
-            step = jnp.exp(chain.tuning.log_step_size_avg)
-            return chain._replace(inverse_mass=inverse_mass, tuning=tune_start(step))
+    return compiled
 
-        with jax.numpy_dtype_promotion("standard"):
-            return over_chains(one, chains, inverse_masses)
 
-    num_chains = jax.tree.leaves(starts)[0].shape[0]
-    seen: dict[str, list[_Info]] = {"warm-up": [], "draws": []}
-    drawn: list[np.ndarray] = []
-    interrupted = False
+class _Loop:
+    """One run on the host. `self.chains` holds all chains, stacked along the first axis."""
 
-    def chunks(phase: str, total: int, done: int, planned: int, share: float, adapts: bool):
-        """Positions `[C chunk K]` of each chunk."""
-        nonlocal chains, key, interrupted
-        for _ in range(max(1, round(total / plan.chunk))):
-            key, chunk_key = jr.split(key)
-            chains, (positions, info) = advance(chains, jr.split(chunk_key, num_chains), jnp.asarray(adapts))
-            seen[phase].append(jax.tree.map(np.asarray, info))
-            _check_finite(phase, np.asarray(info.energy))
-            done += plan.chunk
-            report(phase, min(done, planned), planned, float(seen[phase][-1].energy.mean()))
-            yield np.asarray(positions)
-            if clock.is_past(share):
-                interrupted = True
-                return
+    def __init__(self, programs: _Programs, starts: PyTree, key: Array, plan: NutsPlan, report: Report, clock: Clock):
+        self.programs, self.key, self.plan, self.report, self.clock = programs, key, plan, report, clock
+        self.num_chains = jax.tree.leaves(starts)[0].shape[0]
+        self.chains: _Chain = programs.begin(starts)
+        self.seen: dict[str, list[_Info]] = {"warm-up": [], "draws": []}
+        self.interrupted = False
 
-    with jax.numpy_dtype_promotion("standard"):
-        chains = begin(starts)
-    try:
-        done = 0
+    def run(self) -> np.ndarray:
+        """Positions `[C S K]`."""
+        drawn = []
+        try:
+            self._warm_up()
+            for positions in self._chunks("draws", self.plan.num_draws, share=1.0):
+                drawn.append(positions)
+        except KeyboardInterrupt:
+            if not drawn:
+                raise
+            self.interrupted = True
+        return np.concatenate(drawn, axis=1)[:, : self.plan.num_draws]
+
+    def _warm_up(self) -> None:
         for stage, length in enumerate(STAGES):
-            size = round(length * plan.warm_up)
-            positions = np.concatenate(list(chunks("warm-up", size, done, plan.warm_up, 0.5, True)), axis=1)
-            done += positions.shape[1]
-            if interrupted:
-                break
+            size = round(length * self.plan.warm_up)
+            positions = np.concatenate(list(self._chunks("warm-up", size, share=0.5)), axis=1)
+            if self.interrupted:
+                return
             if stage < len(STAGES) - 1:
-                chains = with_mass(chains, jnp.asarray(np.stack([_inverse_mass(chain) for chain in positions])))
-        for positions in chunks("draws", plan.num_draws, 0, plan.num_draws, 1.0, False):
-            drawn.append(positions)
-    except KeyboardInterrupt:
-        if not drawn:
-            raise
-        interrupted = True
-    flat = np.concatenate(drawn, axis=1)[:, : plan.num_draws]
-    positions = jax.vmap(jax.vmap(unravel))(jnp.asarray(flat))
-    return Draws(positions, _history(seen, chains, clock, interrupted))
+                masses = np.stack([_inverse_mass(chain) for chain in positions])
+                self.chains = self.programs.renew_mass(self.chains, jnp.asarray(masses))
+
+    def _chunks(self, phase: str, total: int, share: float) -> Iterator[np.ndarray]:
+        """Positions `[C chunk K]` of as many chunks as hold `total` draws, at least one."""
+        planned = self.plan.warm_up if phase == "warm-up" else self.plan.num_draws
+        num_chunks = max(1, -(-total // self.plan.chunk))
+        for index in range(num_chunks):
+            self.key, key = jr.split(self.key)
+            keys, adapts = jr.split(key, self.num_chains), jnp.asarray(phase == "warm-up")
+            self.chains, (positions, info) = self.programs.advance(self.chains, keys, adapts)
+            info = jax.tree.map(np.asarray, info)
+            _check_finite(phase, info.energy)
+            self.seen[phase].append(info)
+            done = len(self.seen[phase]) * self.plan.chunk
+            self.report(phase, min(done, planned), planned, float(info.energy.mean()))
+            yield np.asarray(positions)
+            if index < num_chunks - 1 and self.clock.is_past(share):
+                self.interrupted = True
+                return
 
 
 def _inverse_mass(positions: np.ndarray) -> np.ndarray:

@@ -14,7 +14,7 @@ from jaxtyping import Array
 
 from bsgp.data.minibatches import Minibatches
 from bsgp.health import DivergenceError
-from bsgp.history import Report
+from bsgp.history import History, Report
 from bsgp.target import Batch
 
 CHUNK = 200
@@ -31,6 +31,10 @@ class Optimised(NamedTuple):
     energy: np.ndarray
     """Of every step, `[1 T]`."""
     interrupted: bool
+
+    def history(self, seconds: float, gradients_per_step: int = 1) -> History:
+        """Of a fit that was this optimisation and nothing else."""
+        return History({"optimise": self.energy}, gradients_per_step * self.energy.size, seconds, self.interrupted)
 
 
 class Clock:
@@ -130,6 +134,34 @@ def run_steps(
         interrupted = True
     energy = np.concatenate(energies) if energies else np.empty(0)
     return Optimised(state, energy[None, :], interrupted)
+
+
+def minimise(
+    loss: Callable[[Any, Batch, Array], Array],
+    free: Any,
+    optimiser: optax.GradientTransformation,
+    data: Batch,
+    key: Array,
+    *,
+    num_steps: int,
+    batch_size: int,
+    report: Report,
+    clock: Clock,
+    phase: str = "optimise",
+    share: float = 1.0,
+    chunk: int = CHUNK,
+) -> Optimised:
+    """As `run_steps`, down `loss(free, batch, key)`; the state at the end is what was free."""
+
+    def step(state, batch, step_key):
+        free, memory, value = descend(optimiser, lambda free: loss(free, batch, step_key), *state)
+        return (free, memory), value
+
+    done = run_steps(
+        step, (free, begin(optimiser, free)), data, key,
+        num_steps=num_steps, batch_size=batch_size, phase=phase, report=report, clock=clock, share=share, chunk=chunk,
+    )  # fmt: skip
+    return done._replace(state=done.state[0])
 
 
 def _check_finite(phase: str, done: int, energy: np.ndarray) -> None:

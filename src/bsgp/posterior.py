@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import jax.random as jr
 import jax.tree_util as jtu
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, PyTree
 
 from bsgp.checks import check_count, check_matrix
 from bsgp.diagnostics import ess, rhat
@@ -26,7 +26,7 @@ TILES_PER_CHUNK = 4
 MAX_JOINT_ROWS = 5_000
 NUM_BISECTIONS = 60
 NUM_PASSES = 100
-MIN_CRPS_DRAWS = 256  # of y: a posterior with fewer draws is drawn from more than once
+MIN_CRPS_DRAWS = 256  # of y: of a posterior with fewer draws each gives more than one
 
 
 class Posterior(eqx.Module):
@@ -83,8 +83,9 @@ class Posterior(eqx.Module):
         return self._by_rows(_mixture_cdf, key, X, y)
 
     def crps(self, X, y, key: Array) -> np.ndarray:
-        """Continuous ranked probability score of the mixture, `[N P]`, estimated without bias from one y per draw."""
-        return self._by_rows(_mixture_crps, key, X, y, min_draws=MIN_CRPS_DRAWS)
+        """Continuous ranked probability score of the mixture, `[N P]`, estimated without bias from draws of y."""
+        each = -(-MIN_CRPS_DRAWS // (self.num_chains * self.num_draws * self.passes))
+        return self._by_rows(_mixture_crps, key, X, y, each=each)
 
     def predictive_draws(self, X, key: Array) -> Marginals:
         """What every draw alone predicts for y: mean and variance `[C S N P]`, for traces and R-hat. Few rows.
@@ -193,11 +194,11 @@ class Posterior(eqx.Module):
         return jax.enable_x64(self._dtype == np.float64)
 
     def _by_rows(self, function: Callable, key: Array, X, y=None, *, axis: int = 0, **options):
-        """`function(model, tiles, key, X[, y])` over chunks of rows, joined along `axis` of its results."""
+        """`function(model, route, key, X[, y])` over chunks of rows, joined along `axis` of its results."""
         with self._precision:
             return self._by_chunks(function, key, X, y, axis=axis, **options)
 
-    def _by_chunks(self, function: Callable, key: Array, X, y=None, *, axis: int = 0, min_draws: int = 1, **options):
+    def _by_chunks(self, function: Callable, key: Array, X, y=None, *, axis: int = 0, **options):
         X = self._check_inputs(X)
         inputs = [X] if y is None else [X, check_matrix("y", y, rows=X.shape[0]).astype(X.dtype)]
         num_rows = X.shape[0]
@@ -205,12 +206,10 @@ class Posterior(eqx.Module):
         num_chunks = -(-num_tiles // TILES_PER_CHUNK)
         tiles = -(-num_tiles // num_chunks)  # of each chunk; all alike, so that one program serves
         chunk = tiles * -(-num_rows // (num_chunks * tiles))
-        total = self.num_chains * self.num_draws
-        repeats = max(self.passes, -(-min_draws // total))
-        flat, pieces = self._flat(jnp.repeat(jnp.arange(total), repeats) if repeats > 1 else None), []
+        flat, route, pieces = self._flat(), _Route(tiles, self.passes), []
         for index, start in enumerate(range(0, num_rows, chunk)):
             rows = [_pad_rows(a[start : start + chunk], chunk) for a in inputs]
-            result = function(flat, tiles, jr.fold_in(key, index), *rows, **options)
+            result = function(flat, route, jr.fold_in(key, index), *rows, **options)
             keep = (slice(None),) * axis + (slice(0, min(chunk, num_rows - start)),)
             pieces.append(jax.tree.map(lambda r, keep=keep: np.asarray(r[keep]), result))
         return jax.tree.map(lambda *parts: np.concatenate(parts, axis=axis), *pieces)
@@ -234,8 +233,15 @@ def _pad_rows(array: np.ndarray, num_rows: int) -> Array:
     return jnp.asarray(array if missing == 0 else np.concatenate([array, np.repeat(array[:1], missing, axis=0)]))
 
 
-def _map_draws(function: Callable, model: AbstractModel, tiles: int, key: Array, X: Array):
-    """`function(draw, f)` for every draw, one after the other, with `f` its latent marginals at X.
+class _Route(NamedTuple):
+    """How rows pass through each draw."""
+
+    tiles: int
+    passes: int
+
+
+def _map_draws(function: Callable, model: AbstractModel, route: _Route, key: Array, X: Array):
+    """`function(draw, f)` for every pass through every draw, one after the other, with `f` the latent marginals at X.
 
     A draw is factorised once and X passes through it in tiles: M x rows arrays exist for one tile of one draw.
     """
@@ -243,53 +249,64 @@ def _map_draws(function: Callable, model: AbstractModel, tiles: int, key: Array,
     def one_draw(at):
         draw, draw_key = at
         factors = draw.factors()
-        split = X.reshape(tiles, -1, X.shape[1]), jr.split(draw_key, tiles)
-        f = jax.lax.map(lambda tile: draw.propagate(*tile, factors), split)
-        return function(draw, jax.tree.map(lambda a: a.reshape(X.shape[0], -1), f))
 
-    return jax.lax.map(one_draw, (model, jr.split(key, jax.tree.leaves(model)[0].shape[0])))
+        def one_pass(pass_key):
+            split = X.reshape(route.tiles, -1, X.shape[1]), jr.split(pass_key, route.tiles)
+            f = jax.lax.map(lambda tile: draw.propagate(*tile, factors), split)
+            return function(draw, jax.tree.map(lambda a: a.reshape(X.shape[0], -1), f))
+
+        return jax.lax.map(one_pass, jr.split(draw_key, route.passes))
+
+    each = jax.lax.map(one_draw, (model, jr.split(key, jax.tree.leaves(model)[0].shape[0])))
+    return jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), each)
+
+
+def _repeated(tree: PyTree, times: int) -> PyTree:
+    """Every draw `times` in a row, along the first axis."""
+    return tree if times == 1 else jax.tree.map(lambda x: jnp.repeat(x, times, axis=0), tree)
 
 
 @eqx.filter_jit
-def _per_draw_moments(model, tiles, key, X):
-    return tuple(_map_draws(lambda draw, f: draw.likelihood.predict(f), model, tiles, key, X))
+def _per_draw_moments(model, route, key, X):
+    return tuple(_map_draws(lambda draw, f: draw.likelihood.predict(f), model, route, key, X))
 
 
 @eqx.filter_jit
-def _mixture_moments(model, tiles, key, X):
-    mean, variance = _per_draw_moments(model, tiles, key, X)
+def _mixture_moments(model, route, key, X):
+    mean, variance = _per_draw_moments(model, route, key, X)
     return jnp.mean(mean, axis=0), jnp.mean(variance, axis=0) + jnp.var(mean, axis=0)
 
 
 @eqx.filter_jit
-def _mixture_log_density(model, tiles, key, X, y):
-    each = _map_draws(lambda draw, f: draw.likelihood.log_expected_prob(y, f), model, tiles, key, X)
+def _mixture_log_density(model, route, key, X, y):
+    each = _map_draws(lambda draw, f: draw.likelihood.log_expected_prob(y, f), model, route, key, X)
     return log_mean_exp(each, axis=0)
 
 
 @eqx.filter_jit
-def _mixture_cdf(model, tiles, key, X, y):
-    return jnp.mean(_map_draws(lambda draw, f: draw.likelihood.cdf(y, f), model, tiles, key, X), axis=0)
+def _mixture_cdf(model, route, key, X, y):
+    return jnp.mean(_map_draws(lambda draw, f: draw.likelihood.cdf(y, f), model, route, key, X), axis=0)
 
 
 @eqx.filter_jit
-def _mixture_crps(model, tiles, key, X, y):
+def _mixture_crps(model, route, key, X, y, each):
     """`E|Y - y| - E|Y - Y'| / 2`, the second mean over pairs of different draws, from their order statistics."""
     row_key, latent_key, noise_key = jr.split(key, 3)
-    latent = _map_draws(lambda draw, f: f, model, tiles, row_key, X)  # [S N P]
+    latent = _repeated(_map_draws(lambda draw, f: f, model, route, row_key, X), each)  # [S N P]
+    likelihoods = _repeated(model.likelihood, route.passes * each)
     num = latent.mean.shape[0]
     f = latent.mean + jnp.sqrt(latent.variance) * jr.normal(latent_key, latent.mean.shape, X.dtype)
-    drawn = jax.vmap(lambda likelihood, k, f: likelihood.sample(k, f))(model.likelihood, jr.split(noise_key, num), f)
+    drawn = jax.vmap(lambda likelihood, k, f: likelihood.sample(k, f))(likelihoods, jr.split(noise_key, num), f)
     weights = jnp.asarray(2.0 * np.arange(1, num + 1) - num - 1.0, X.dtype)
     between = 2.0 * jnp.tensordot(weights, jnp.sort(drawn, axis=0), axes=1) / (num * max(num - 1.0, 1.0))
     return jnp.mean(jnp.abs(drawn - y[None]), axis=0) - 0.5 * between
 
 
 @eqx.filter_jit
-def _mixture_quantiles(model, tiles, key, X, levels):
+def _mixture_quantiles(model, route, key, X, levels):
     """Bisection of the mixture's distribution function, from a bracket of 40 standard deviations."""
-    latent = _map_draws(lambda draw, f: f, model, tiles, key, X)  # [S N P]
-    likelihoods = model.likelihood
+    latent = _map_draws(lambda draw, f: f, model, route, key, X)  # [S N P]
+    likelihoods = _repeated(model.likelihood, route.passes)
 
     def mixture_cdf(y):
         return jnp.mean(jax.vmap(lambda lik, f: lik.cdf(y, f))(likelihoods, latent), axis=0)

@@ -17,11 +17,11 @@ from jaxtyping import Array, Float
 from bsgp.checks import check_count, check_matrix
 from bsgp.fitted import Fit
 from bsgp.grids import FEWEST_POINTS, Grid, GridGP, SpectralBasis, Stencil, kronecker_product
-from bsgp.history import History, Report
+from bsgp.history import Report
 from bsgp.kernels import RBF
 from bsgp.krylov import Preconditioner, cholesky_of_gram, conjugate_gradients, lanczos_log
 from bsgp.likelihoods import LOG_2PI, AbstractLikelihood, Gaussian
-from bsgp.optimise import Clock, cosine_adam, descend, run_steps
+from bsgp.optimise import Clock, cosine_adam, minimise
 from bsgp.posterior import Posterior
 from bsgp.target import Batch
 
@@ -227,30 +227,14 @@ def fit_kiss_gp(
     grid = Grid.around(X, check_sizes(grid_sizes or default_sizes(num_inputs), num_inputs))
     lengthscales = np.full(num_inputs, num_inputs**0.5)
     hyper = Hyperparameters.start(lengthscales, float(jnp.mean(gaussian.noise_variance)), X.dtype)
-    optimiser = cosine_adam(learning_rate, check_count("num_steps", num_steps))
+    num_steps = check_count("num_steps", num_steps)
 
-    def step(state, batch, step_key):
-        hyper, memory = state
-
-        def energy(hyper):
-            return negative_log_marginal(hyper, grid, batch.X, batch.y, step_key) / num_rows
-
-        hyper, memory, value = descend(optimiser, energy, hyper, memory)
-        return (hyper, memory), value
+    def loss(hyper, batch, step_key):
+        return negative_log_marginal(hyper, grid, batch.X, batch.y, step_key) / num_rows
 
     data = Batch(jnp.asarray(X), jnp.asarray(y))
-    done = run_steps(
-        step,
-        (hyper, optimiser.init(hyper)),
-        data,
-        key,
-        num_steps=num_steps,
-        batch_size=num_rows,
-        phase="optimise",
-        report=report,
-        clock=clock,
-        chunk=CHUNK,
-    )
-    model = condition(done.state[0], grid, data.X, data.y)
-    history = History({"optimise": done.energy}, done.energy.size, clock.seconds, done.interrupted)
-    return Fit(Posterior.from_single(model), history)
+    done = minimise(
+        loss, hyper, cosine_adam(learning_rate, num_steps), data, key,
+        num_steps=num_steps, batch_size=num_rows, report=report, clock=clock, chunk=CHUNK,
+    )  # fmt: skip
+    return Fit(Posterior.from_single(condition(done.state, grid, data.X, data.y)), done.history(clock.seconds))

@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, PyTree
 
 from bsgp.anchor import Anchor, Conditional
 from bsgp.bijectors import AbstractBijector, Identity
-from bsgp.checks import check_count, check_option
+from bsgp.checks import check_count, check_matrix, check_option
 from bsgp.fastpath import moments
 from bsgp.inducing import AbstractInducingPrior, InducingNormal, InducingUniform
 from bsgp.likelihoods import Gaussian
@@ -26,6 +26,7 @@ from bsgp.priors import AbstractPrior, Flat, LogNormal, Normal
 BLOCKS = ("u", "Z", "theta", "noise")
 TREATMENTS = ("sample", "optimise", "fix")
 OBJECTIVES = ("fitc", "vfe")
+ALL_OPTIMISED: dict[str, str] = {block: "optimise" for block in BLOCKS}
 
 # METHOD section 1: medians 1 and 0.05 on the log scale for the two that the paper has
 DEFAULT_PRIORS: dict[str, AbstractPrior | AbstractInducingPrior] = {
@@ -153,6 +154,13 @@ class Target(eqx.Module):
                 "`anchor` must go with a Gaussian likelihood, a sampled u and one pass, got "
                 f"{likelihood}, u: {self._treats('u')!r} and {self.num_passes}. Pass `anchor=None`."
             )
+
+    def all_rows(self, X, y) -> Batch:
+        """All of the data, checked against the model."""
+        X = check_matrix("X", X, columns=self.model.num_inputs, rows=self.num_data)
+        y = self.model.likelihood.check_targets(check_matrix("y", y, rows=X.shape[0]))
+        X = jnp.asarray(X)
+        return Batch(X, jnp.asarray(y, X.dtype))
 
     def _treats(self, block: str) -> str:
         return dict(self.treatment)[block]

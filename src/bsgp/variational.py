@@ -14,15 +14,15 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from bsgp.checks import check_count, check_matrix, check_option, check_positive
+from bsgp.checks import check_count, check_positive
 from bsgp.fitted import Fit
-from bsgp.history import History, Report, silent
+from bsgp.history import Report, silent
 from bsgp.likelihoods import LOG_2PI, AbstractLikelihood, Gaussian
 from bsgp.model import DeepGP
 from bsgp.numerics import Marginals, gauss_hermite, normal_lattice
-from bsgp.optimise import Clock, begin, cosine_adam, descend, run_steps
+from bsgp.optimise import Clock, cosine_adam, minimise
 from bsgp.posterior import Posterior
-from bsgp.target import OBJECTIVES, Batch, Target
+from bsgp.target import Batch, Target
 
 HIDDEN_START = 1e-3  # standard deviation of q in hidden layers: the linear means are a good place to begin from
 LAST_START = 0.1
@@ -124,35 +124,24 @@ def fit_variational(
     key: Array,
     *,
     plan: VariationalPlan = VariationalPlan(),
-    report: Report | None = None,
+    report: Report = silent,
     clock: Clock | None = None,
+    share: float = 1.0,
 ) -> Fit:
-    """Optimise q and every free block of `target`, whose objective tells the two methods apart."""
+    """Optimise q and every free block of `target`, whose objective tells the two methods apart.
+
+    `share` is the part of the clock's time that may be taken, if that is limited.
+    """
     clock = clock or Clock()
-    check_option("objective", target.objective, OBJECTIVES)
-    X = check_matrix("X", X, columns=target.model.num_inputs, rows=target.num_data)
-    y = target.model.likelihood.check_targets(check_matrix("y", y, rows=X.shape[0]))
-    data = Batch(jnp.asarray(X), jnp.asarray(y, jnp.asarray(X).dtype))
-    optimiser = cosine_adam(plan.learning_rate, plan.num_steps)
+    data = target.all_rows(X, y)
 
-    def step(state, batch, step_key):
-        at, optimiser_state = state
+    def loss(at, batch, step_key):
+        model = gaussian_model(target, at)
+        bound = elbo(model, batch, step_key, target.num_data, target.objective)
+        return -(bound + target.log_prior(model, but_for="u")) / target.num_data
 
-        def loss(at):
-            model = gaussian_model(target, at)
-            bound = elbo(model, batch, step_key, target.num_data, target.objective) + target.log_prior(
-                model, but_for="u"
-            )
-            return -bound / target.num_data
-
-        at, optimiser_state, value = descend(optimiser, loss, at, optimiser_state)
-        return (at, optimiser_state), value
-
-    at = start(target)
-    done = run_steps(
-        step, (at, begin(optimiser, at)), data, key,
-        num_steps=plan.num_steps, batch_size=plan.batch_size, phase="optimise", report=report or silent, clock=clock,
+    done = minimise(
+        loss, start(target), cosine_adam(plan.learning_rate, plan.num_steps), data, key,
+        num_steps=plan.num_steps, batch_size=plan.batch_size, report=report, clock=clock, share=share,
     )  # fmt: skip
-    model = gaussian_model(target, done.state[0])
-    history = History({"optimise": done.energy}, done.energy.shape[1], clock.seconds, done.interrupted)
-    return Fit(Posterior.from_single(model), history)
+    return Fit(Posterior.from_single(gaussian_model(target, done.state)), done.history(clock.seconds))

@@ -41,7 +41,7 @@ def look_at_chains(model: BSGPRegressor | BSGPClassifier) -> Chains:
 
 def _traces(model: BSGPRegressor | BSGPClassifier) -> tuple[Trace, ...]:
     """Of the rows with a low, a middling and a high prediction; none where nothing was sampled."""
-    if model.diagnostics_.move is not None:
+    if not model.diagnostics_.is_sampled:
         return ()
     # of many classes fewer rows are looked at: K classes cost K^2
     some = evenly(len(model.background_), max(10, len(model.background_) * MAX_SERIES // num_outputs(model)))

@@ -90,7 +90,7 @@ def gather(model: BSGPRegressor | BSGPClassifier, held_out: tuple[Table, np.ndar
         effects=partial_effects(model, columns),
         has_several_targets=len(model.target_names_) > 1,
         depth=model.posterior_.model.depth,
-        is_sampled=model.diagnostics_.move is None,
+        is_sampled=model.diagnostics_.is_sampled,
         chains=look_at_chains(model),
         diagnosis=_diagnosis(model),
         settings=tuple(Fact(name, clean(value)) for name, value in model.get_params().items()),
@@ -126,9 +126,7 @@ def _facts(model: BSGPRegressor | BSGPClassifier) -> tuple[Fact, ...]:
         "Method": f"{clean(model.method)} ({_objective(model)})",
         "Layers": f"{posterior.model.depth}",
         "Made of": posterior.model.support,
-        "Chains x draws": f"{posterior.num_chains} x {posterior.num_draws}"
-        if found.move is None
-        else "none: optimised",
+        "Chains x draws": f"{posterior.num_chains} x {posterior.num_draws}" if found.is_sampled else "none: optimised",
         "Training rows": f"{model.num_rows_:,}",
         "Columns": f"{num_columns}{encoded}",
         "Time": duration(found.seconds) + (", stopped early" if found.interrupted else ""),
