@@ -82,5 +82,6 @@ INDUCING_PRIORS: dict[str, AbstractInducingPrior] = {
     "determinantal": Determinantal(),
     "strauss": Strauss(),
     "uniform": InducingUniform(),
+    "strauss-hard": Strauss(softness=0.0),
 }
-"""The paper's four, by name."""
+"""The paper's four, by name, and the Strauss process as it is printed, whose count has no gradient."""

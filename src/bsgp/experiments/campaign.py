@@ -3,13 +3,13 @@
 import os
 from collections.abc import Sequence
 
+from bsgp.experiments.experiment import Run
 from bsgp.experiments.runner import read_records, run_all
-from bsgp.experiments.uci import UCIRun
 
 
 def run_with_progress(
-    runs: Sequence[UCIRun], folder: str | os.PathLike, *, data_dir: str | os.PathLike | None, num_processes: int
-) -> list[UCIRun]:
+    runs: Sequence[Run], folder: str | os.PathLike, *, data_dir: str | os.PathLike | None, num_processes: int
+) -> list[Run]:
     """As `run_all`, with a bar on a terminal and one line per finished run anywhere."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -23,7 +23,7 @@ def run_with_progress(
     with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
         task = bar.add_task("runs", total=len(runs), completed=done)
 
-        def on_done(run: UCIRun, record: dict | None) -> None:
+        def on_done(run: Run, record: dict | None) -> None:
             bar.advance(task)
             outcome = "failed" if record is None else _in_brief(record)
             console.print(f"{run.key}: {outcome}", highlight=False)
@@ -32,5 +32,6 @@ def run_with_progress(
 
 
 def _in_brief(record: dict) -> str:
-    mnll, coverage, seconds = (record[field] for field in ("test_mnll", "coverage90", "cpu_seconds"))
-    return f"MNLL {mnll:.3f}, coverage {coverage:.2f}, {seconds:.0f} CPU s"
+    forms = {"test_mnll": "MNLL {:.3f}", "coverage90": "coverage {:.2f}", "test_auc": "AUC {:.3f}",
+             "cpu_seconds": "{:.0f} CPU s"}  # fmt: skip
+    return ", ".join(form.format(record[field]) for field, form in forms.items() if record.get(field) is not None)

@@ -15,7 +15,7 @@ from dataclasses import asdict
 from pathlib import Path
 from queue import Queue
 
-from bsgp.experiments.uci import UCIRun
+from bsgp.experiments.experiment import Run
 
 RESULTS = "runs.jsonl"
 FAILURES = "failures.jsonl"
@@ -35,13 +35,13 @@ def read_records(folder: str | os.PathLike) -> list[dict]:
 
 
 def run_all(
-    runs: Sequence[UCIRun],
+    runs: Sequence[Run],
     folder: str | os.PathLike,
     *,
     data_dir: str | os.PathLike | None = None,
     num_processes: int = 1,
-    on_done: Callable[[UCIRun, dict | None], None] = lambda run, record: None,
-) -> list[UCIRun]:
+    on_done: Callable[[Run, dict | None], None] = lambda run, record: None,
+) -> list[Run]:
     """Run what is not in `folder` yet, in the order given; returns the runs that failed twice."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -77,14 +77,20 @@ def _append(path: Path, record: dict) -> None:
         os.fsync(file.fileno())
 
 
-def _in_process(run: UCIRun, cores: Queue, data_dir) -> tuple[dict | None, str]:
+def _in_process(run: Run, cores: Queue, data_dir) -> tuple[dict | None, str]:
     """The record of a run, or what its process said last; tried twice."""
     core, error = cores.get(), ""
     try:
         for _ in range(2):
             with tempfile.TemporaryDirectory() as scratch:
                 out = Path(scratch) / "record.json"
-                task = {"run": asdict(run), "data_dir": None if data_dir is None else str(data_dir), "core": core}
+                settings = asdict(run)  # pyright: ignore[reportArgumentType]: a protocol cannot say that it is a dataclass
+                task = {
+                    "kind": run.kind,
+                    "run": settings,
+                    "data_dir": None if data_dir is None else str(data_dir),
+                    "core": core,
+                }
                 returncode, error = _run_worker(json.dumps(task), out)
                 if returncode == 0 and out.exists():
                     return json.loads(out.read_text()), ""

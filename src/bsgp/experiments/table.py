@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from bsgp.data.named import UCI
+from bsgp.experiments.experiment import kind_of
 
 Key = tuple[str, str, int, int]
 """Method, data set, depth, fold."""
@@ -47,7 +48,7 @@ class Row:
 def compare(records: Iterable[dict], authors: dict[Key, float]) -> list[Row]:
     """A row for every method, recipe, data set and depth among the records."""
     groups: dict[tuple[int, str, str, str], list[dict]] = defaultdict(list)
-    for record in records:
+    for record in (record for record in records if kind_of(record) == "uci"):
         groups[record["depth"], record["method"], _variant(record), record["dataset"]].append(record)
 
     def order(key):

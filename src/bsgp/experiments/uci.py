@@ -2,6 +2,7 @@
 
 import time
 from dataclasses import asdict, dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -15,6 +16,7 @@ MIN_RHAT_DRAWS = 8
 class UCIRun:
     """What is to be run. `num_inducing` overrides the method's own where it is given."""
 
+    kind: ClassVar[str] = "uci"
     dataset: str
     fold: int
     depth: int = 1
@@ -45,6 +47,9 @@ class UCIRun:
         if self.inducing_prior != "normal":
             parts.append(self.inducing_prior)
         return "/".join(parts)
+
+
+Settings = UCIRun
 
 
 def run(settings: UCIRun, data_dir: str | None, report=None) -> dict:
@@ -88,7 +93,6 @@ def run(settings: UCIRun, data_dir: str | None, report=None) -> dict:
         noise = np.asarray(posterior.model.likelihood.noise_variance)
     return {
         **asdict(settings),
-        "key": settings.key,
         "plan": None if fitted.run is None else asdict(fitted.run.plan),
         "num_inducing": posterior.model.layers[0].Z.shape[-2] if isinstance(posterior.model, DeepGP) else None,
         "support": posterior.model.support,

@@ -17,11 +17,13 @@ def main(task: str, out: str) -> None:
         os.sched_setaffinity(0, {settings["core"]})  # before JAX counts cores: XLA's threads cost more than they give
 
     from bsgp import __version__
-    from bsgp.experiments.uci import UCIRun, run
+    from bsgp.experiments.experiment import load_kind
     from bsgp.startup import enable_compilation_cache
 
     enable_compilation_cache()
-    record = run(UCIRun(**settings["run"]), settings["data_dir"])
+    kind = load_kind(settings["kind"])
+    chosen = kind.Settings(**settings["run"])
+    record = {"key": chosen.key, "kind": chosen.kind, **kind.run(chosen, settings["data_dir"])}
     record |= {"version": __version__, "commit": commit()}
     Path(out).write_text(json.dumps(record))
 

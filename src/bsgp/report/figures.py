@@ -17,6 +17,7 @@ import numpy as np
 from bsgp.report.chains import Trace
 from bsgp.report.effects import Effect, Relevance, Series
 from bsgp.report.quality import LEVELS, RegressionFit, Reliability, TargetFit
+from bsgp.report.style import BLUE, COLOURS, DASHES, GREY, INK, ORANGE, STYLE, VERMILLION
 from bsgp.report.words import clean
 
 if TYPE_CHECKING:
@@ -24,41 +25,9 @@ if TYPE_CHECKING:
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
-BLUE, VERMILLION, GREEN, ORANGE, PURPLE, SKY = "#0072B2", "#D55E00", "#009E73", "#E69F00", "#CC79A7", "#56B4E9"
-COLOURS = (BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY)
-DASHES = ("-", "--", "-.", ":")
-INK, GREY, PALE = "#1f2933", "#7b8794", "#e4e7eb"
 WIDTH, HEIGHT = 4.2, 3.0  # inches
 SMALL_WIDTH, SMALL_HEIGHT = 3.5, 2.7
 TICK_LIMIT, LABEL_LIMIT = 18, 28
-STYLE = {
-    "axes.axisbelow": True,
-    "axes.edgecolor": GREY,
-    "axes.formatter.limits": (-4, 7),
-    "axes.formatter.useoffset": False,
-    "axes.grid": True,
-    "axes.labelcolor": INK,
-    "axes.spines.right": False,
-    "axes.spines.top": False,
-    "figure.facecolor": "none",
-    "axes.facecolor": "none",
-    "font.family": "sans-serif",
-    "font.sans-serif": ["DejaVu Sans"],
-    "font.size": 10.0,
-    "grid.color": PALE,
-    "grid.linewidth": 0.8,
-    "legend.fontsize": 9.0,
-    "legend.frameon": False,
-    "lines.linewidth": 1.8,
-    "svg.fonttype": "none",
-    "svg.hashsalt": "bsgp",  # the same report twice is the same file
-    "text.color": INK,
-    "text.parse_math": False,
-    "xtick.color": GREY,
-    "xtick.labelcolor": INK,
-    "ytick.color": GREY,
-    "ytick.labelcolor": INK,
-}
 
 
 # -- calibration -----------------------------------------------------------------------------------------------

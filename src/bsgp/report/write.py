@@ -30,11 +30,11 @@ def write_report(
         raise ValueError(f"`path` must be a file, got the folder `{path}`. Add a name such as report.html.")
     page = render(gather(model, held_out)).encode("utf-8")
     path.parent.mkdir(parents=True, exist_ok=True)
-    _write_whole(path, page)
+    write_whole(path, page)
     return path
 
 
-def _write_whole(path: Path, content: bytes) -> None:
+def write_whole(path: Path, content: bytes) -> None:
     """Into a file beside it, which then takes its name: a reader sees the old page or the new one."""
     fresh = path.with_name(f".bsgp-{secrets.token_hex(6)}.tmp")
     try:

@@ -1,0 +1,28 @@
+"""Figure 4: the expectation of the log against the log of the expectation, optimised and sampled."""
+
+from bsgp.experiments.grid import Grid, method_series, sizes
+
+ABOUT = (
+    "Objectives: u Gaussian on VFE (svgp) or FITC (fitc-svgp); u and theta sampled on VFE (mcmc-svgp) or FITC; "
+    "u, theta and Z sampled on FITC (bsgp)."
+)
+
+GRID = Grid(
+    "objectives",
+    series=(
+        method_series("svgp", "svgp", experiment="ablation"),
+        method_series("fitc-svgp", "fitc-svgp"),
+        method_series("mcmc-svgp", "mcmc-svgp"),
+        method_series("{u, theta} on FITC", "bsgp-z-optimised", experiment="ablation"),
+        method_series("bsgp", "bsgp", experiment="ablation"),
+    ),
+    places=sizes(10, 50, 100),
+    x_name="inducing points",
+)
+
+
+plan = GRID.plan
+
+
+def show(records, paper):
+    return GRID.show(records, paper, ABOUT)

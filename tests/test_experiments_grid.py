@@ -1,0 +1,201 @@
+"""Experiments that are grids of runs: what they plan, what they show of whatever is there, and the pages of all."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+
+from bsgp.cli import main
+from bsgp.experiments import ablation, objective_by_depth, objectives, priors, structured, uci_dgp
+from bsgp.experiments.experiment import EXPERIMENTS, Choice, Drawing, Sheet, load_experiment
+from bsgp.experiments.gallery import gather, to_markdown, write_figures, write_page
+from bsgp.experiments.objective_by_depth import bootstrap_p_value, paired_p_value
+from bsgp.experiments.paper import Paper
+from bsgp.experiments.uci_dgp import mean_ranks
+
+GRIDS = [priors, ablation, objectives, objective_by_depth, uci_dgp, structured]
+
+
+def record(run, mnll=1.0, **fields):
+    base = {"dataset": run.dataset, "fold": run.fold, "depth": run.depth, "method": run.method}
+    return {"key": run.key, "kind": "uci", **base, "test_mnll": mnll, "test_nrmse": 0.5, "coverage90": 0.9, **fields}
+
+
+def paper_row(experiment, **fields):
+    blank = {
+        "method": "bsgp",
+        "dataset": "yacht",
+        "fold": "0",
+        "depth": "1",
+        "num_inducing": "100",
+        "z_prior": "normal",
+    }
+    return {"experiment": experiment, **blank, "objective": "", "test_mnll": "2.0", "test_nrmse": "0.1", **fields}
+
+
+@pytest.mark.parametrize("grid", GRIDS)
+def test_plans_are_whole_without_doubles_and_can_be_narrowed(grid):
+    runs = grid.plan(Choice())
+    keys = [run.key for run in runs]
+    assert len(set(keys)) == len(keys)
+    assert {run.fold for run in runs} == set(range(8))
+    one = runs[0]
+    narrow = grid.plan(Choice(datasets=(one.dataset,), folds=(3,), methods=(one.method,), depths=(one.depth,)))
+    assert narrow
+    assert {(run.dataset, run.fold, run.method, run.depth) for run in narrow} == {
+        (one.dataset, 3, one.method, one.depth)
+    }
+    quick = grid.plan(Choice(quick=True))
+    assert 0 < len(quick) <= 20
+    assert {run.fold for run in quick} == {0}
+    assert all(run.scale < 0.1 and run.num_inducing <= 10 for run in quick)
+
+
+def test_plans_are_the_papers():
+    assert {(run.inducing_prior, run.num_inducing) for run in priors.plan(Choice(datasets=("kin8nm",)))} == {
+        (prior, size)
+        for prior in ("normal", "determinantal", "strauss", "uniform", "strauss-hard")
+        for size in (10, 50, 100)
+    }
+    assert {run.method for run in ablation.plan(Choice())} == {"svgp", "sghmc-dgp", "bsgp-z-optimised", "bsgp"}
+    assert {run.method for run in objectives.plan(Choice())} >= {"fitc-svgp", "mcmc-svgp"}
+    deep = objective_by_depth.plan(Choice(datasets=("protein",)))
+    assert {(run.objective, run.depth) for run in deep} == {(o, d) for o in ("fitc", "vfe") for d in range(1, 6)}
+    assert all(run.depth == 1 for run in uci_dgp.plan(Choice(methods=("svgp",))))
+    assert {run.dataset for run in structured.plan(Choice(methods=("kiss-gp",)))} == {"powerplant"}
+
+
+def test_experiments_share_runs():
+    """A hundred inducing points are a method's own: the same run must not be done twice under two names."""
+    shared = {run.key for run in ablation.plan(Choice())} & {run.key for run in uci_dgp.plan(Choice())}
+    assert any(key.startswith("svgp/") for key in shared)
+    assert any(key.startswith("bsgp/default/yacht") for key in shared)
+    assert not any(key.startswith("bsgp/default/kin8nm") for key in shared)  # its own is 128 there
+
+
+@pytest.mark.parametrize("grid", GRIDS)
+def test_a_figure_shows_ours_beside_theirs_and_what_is_missing(grid):
+    runs = grid.plan(Choice(folds=(0, 1)))
+    some = [record(run, mnll=float(run.fold)) for run in runs[:3]]
+    foreign = [{"key": "prediction-time/x", "kind": "prediction-time"}, record(runs[-1], key="something else")]
+    shown = grid.show([*some, *foreign], Paper())
+    drawing = next(piece for piece in shown if isinstance(piece, Drawing))
+    assert f"{len(some)} of " in drawing.caption
+    sheet = next(piece for piece in shown if isinstance(piece, Sheet))
+    cells = [row[4] for row in sheet.rows if row[4] != "not run"]
+    assert cells
+    assert sum(int(row[3]) for row in sheet.rows) == len(some)
+    assert any(row[4] == "not run" for row in sheet.rows)
+    assert all(isinstance(piece, Drawing | Sheet) for piece in grid.show([], Paper()))
+
+
+def test_theirs_are_compared_on_our_folds():
+    (first, second, *_) = priors.plan(Choice(datasets=("yacht",), folds=(0, 1)))
+    paper = Paper([paper_row("priors", fold=str(fold), num_inducing="10", test_mnll=str(fold)) for fold in range(4)])
+    sheet = priors.show([record(first, 3.0), record(second, 4.0)], paper)[1]
+    row = next(row for row in sheet.rows if row[:3] == ("yacht", "10", "normal"))
+    assert row[3:] == ("2", "3.500 (0.500)", "0.500 (0.500)", "+3.000", "1.500 (1.118)")
+
+
+def test_quick_runs_are_shown_where_there_are_no_others():
+    run = priors.plan(Choice(quick=True))[0]
+    sheet = priors.show([record(run, 7.0)], Paper())[1]
+    assert any("7.000" in row[4] for row in sheet.rows)
+    full = priors.plan(Choice())[0]
+    sheet = priors.show([record(run, 7.0), record(full, 8.0)], Paper())[1]
+    assert not any("7.000" in row[4] for row in sheet.rows)
+
+
+def test_p_values_say_which_objective_is_better():
+    worse = {fold: 1.0 + 0.01 * fold for fold in range(8)}
+    better = {fold: 0.5 + 0.02 * fold for fold in range(8)}
+    assert paired_p_value(better, worse) == pytest.approx(1 / 2**8)
+    assert paired_p_value(worse, better) == pytest.approx(1.0)
+    assert bootstrap_p_value(better, worse) < 0.05 < bootstrap_p_value(worse, better)
+    few = {fold: worse[fold] for fold in range(4)}
+    assert paired_p_value(few, worse) is None
+    assert bootstrap_p_value(few, worse) is None
+
+
+def test_ranks_are_over_cells_that_all_have():
+    values = {
+        "a": {("x", 0): 1.0, ("x", 1): 1.0, ("y", 0): 5.0},
+        "b": {("x", 0): 2.0, ("x", 1): 0.0},
+        "c": {("z", 9): 0.0},
+        "never run": {},
+    }
+    ranks, num_cells = mean_ranks(values)
+    assert num_cells == 2
+    assert ranks == {"a": [1.0, 2.0], "b": [2.0, 1.0]}
+    assert mean_ranks({"a": {("x", 0): 1.0}}) == ({}, 0)
+
+
+# -- all of them together ----------------------------------------------------------------------------------------
+
+
+def test_every_experiment_has_a_plan_and_a_quick_one():
+    for name in EXPERIMENTS:
+        experiment = load_experiment(name)
+        assert experiment.ABOUT
+        full, quick = experiment.plan(Choice()), experiment.plan(Choice(quick=True))
+        assert len(full) >= len(quick) > 0
+        if name != "peers":  # whose full runs on a small set are quick
+            assert {run.key for run in full}.isdisjoint(run.key for run in quick)
+
+
+def test_pages_hold_every_figure_and_table(tmp_path):
+    runs = ablation.plan(Choice(datasets=("yacht",), folds=(0,)))
+    shown = gather([record(run) for run in runs], Paper(), "RUNS", ["ablation", "higgs"])
+    assert [experiment.name for experiment in shown] == ["ablation"]
+    index = write_figures(shown, tmp_path / "figures")
+    text = index.read_text()
+    for picture in re.findall(r"\]\((.+?\.png)\)", text):
+        assert (tmp_path / "figures" / picture).read_bytes().startswith(b"\x89PNG")
+        assert (tmp_path / "figures" / picture).with_suffix(".svg").read_text().startswith("<svg")
+    assert f"{len(runs)} of 768 runs are there" in text
+    assert "bsgp bench run ablation --out RUNS" in text
+    assert to_markdown(shown) == text
+    page = write_page(shown, tmp_path / "page.html").read_text()
+    assert page.count('<img src="data:image/svg+xml') == text.count(".png)")
+    assert "<script" not in page
+    assert "http" not in re.sub(r"data:image/svg\+xml;base64,[^\"]+", "", page).replace("http-equiv", "")
+
+
+def test_from_the_command_line(tmp_path, folder, capsys):
+    """The quick form of an experiment, its figures, its page; the table of a folder with several kinds of runs."""
+    where = ["--data-dir", str(folder)]
+    main(["bench", "run", "ablation", "--quick", "--methods", "svgp", "--out", str(tmp_path), *where])
+    (done,) = (json.loads(line) for line in (tmp_path / "runs.jsonl").read_text().splitlines())
+    assert (done["kind"], done["method"]) == ("uci", "svgp")
+    assert np.isfinite(done["test_mnll"])
+    with (tmp_path / "runs.jsonl").open("a") as file:
+        file.write(json.dumps({"key": "banana/normal", "kind": "banana"}) + "\n")
+    main(["bench", "figures", str(tmp_path), "--experiments", "ablation", *where])
+    assert (tmp_path / "figures" / "ablation.png").exists()
+    assert "figures mean nothing" in (tmp_path / "figures" / "index.md").read_text()
+    main(["bench", "report", str(tmp_path), "--experiments", "ablation", *where])
+    assert "ablation" in (tmp_path / "report.html").read_text()
+    main(["bench", "table", str(tmp_path), *where])
+    main(["bench", "list"])
+    said = capsys.readouterr().out
+    for name in EXPERIMENTS:
+        assert name in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["run", "grandmother", "--out", "X"], "experiment"),
+        (["run", "priors", "--out", "X", "--scale", "2"], "go with"),
+        (["run", "priors", "--out", "X", "--methods", "dkl"], "no such runs"),
+        (["run", "priors", "--out", "X", "--datasets", "mars"], "--datasets"),
+        (["figures", "X"], "got none"),
+    ],
+)
+def test_refusals(arguments, words, tmp_path, folder, capsys):
+    arguments = [str(tmp_path / "runs") if part == "X" else part for part in arguments]
+    with pytest.raises(SystemExit) as ended:
+        main(["bench", *arguments, "--data-dir", str(folder)])
+    assert ended.value.code == 2
+    assert words in capsys.readouterr().err
