@@ -52,6 +52,8 @@ class Options:
     num_chains: int = 1
     effort: float = 1.0
     """Multiplies the number of updates."""
+    thinning: int | None = None
+    """Updates from one draw to the next, of bsgp, its ablations and sghmc-dgp; None is the recipe's."""
     max_seconds: float | None = None
 
     def __post_init__(self):
@@ -60,8 +62,9 @@ class Options:
         check_option("objective", self.objective, OBJECTIVES)
         check_option("recipe", self.recipe, list(recipes.RECIPES))
         check_positive("effort", self.effort)
-        if self.num_inducing is not None:
-            check_count("num_inducing", self.num_inducing)
+        for name in ("num_inducing", "thinning"):
+            if getattr(self, name) is not None:
+                check_count(name, getattr(self, name))
         if self.max_seconds is not None:
             check_positive("max_seconds", self.max_seconds)
 
@@ -150,7 +153,8 @@ def bsgp_recipe(method: str, X: np.ndarray, y: np.ndarray, likelihood: AbstractL
         recipe = replace(recipe, objective=options.objective, treatment={**recipe.treatment, **ABLATIONS[method]})
     num_inducing = min(options.num_inducing or recipe.num_inducing, X.shape[0])
     recipe = scaled(recipe, num_inducing, options.effort)
-    return replace(recipe, plan=replace(recipe.plan, max_seconds=options.max_seconds))
+    plan = replace(recipe.plan, max_seconds=options.max_seconds, thinning=options.thinning or recipe.plan.thinning)
+    return replace(recipe, plan=plan)
 
 
 def _fit_bsgp(task: _Task) -> Fit:

@@ -26,6 +26,8 @@ TRACED = (0.2, 0.5, 0.8)
 
 METHODS = {"bsgp": 4, "svgp": 1, "sghmc-dgp": 1}
 """Chains of each method of the paper's tables, where sghmc-dgp of one layer is called sghmc-gp."""
+THINNING = {"bsgp": 640, "sghmc-dgp": 640}
+"""Updates between draws, about as long as the paper's chains: with this many rows neighbouring draws are alike."""
 QUICK_CHAINS, QUICK_ROWS, QUICK_SCALE = 2, 20_000, 0.02
 
 
@@ -44,6 +46,8 @@ class Classification:
     """Multiplies the number of updates of every phase; draws stay as many."""
     max_rows: int | None = None
     """Train and test rows together, picked at random; None takes all."""
+    thinning: int | None = None
+    """Updates between draws; None is the method's own."""
 
     @property
     def key(self) -> str:
@@ -55,6 +59,8 @@ class Classification:
             parts.append(f"x{self.scale:g}")
         if self.max_rows is not None:
             parts.append(f"rows{self.max_rows}")
+        if self.thinning is not None:
+            parts.append(f"thin{self.thinning}")
         return "/".join(parts)
 
 
@@ -116,7 +122,12 @@ def run(settings: Classification, data_dir: str | None, report=None) -> dict:
     num_rows, source_name = len(source.X), source.name
     held = hold_out(source, settings.dataset, settings.seed, settings.max_rows)
     del source  # of the originals a gigabyte
-    options = Options(num_inducing=settings.num_inducing, num_chains=settings.num_chains, effort=settings.scale)
+    options = Options(
+        num_inducing=settings.num_inducing,
+        num_chains=settings.num_chains,
+        effort=settings.scale,
+        thinning=settings.thinning,
+    )
     began, cpu_began = time.monotonic(), time.process_time()
     with jax.enable_x64(False):  # there is no noise to be small: float32 takes half the time
         fit_key, test_key, trace_key = jr.split(jr.key(settings.seed), 3)
@@ -229,7 +240,10 @@ def plan_runs(dataset: str, choice: Choice) -> list[Classification]:
             Classification(dataset, name, choice.seed, min(chains, QUICK_CHAINS), **cut)
             for name, chains in methods.items()
         ]
-    return [Classification(dataset, name, choice.seed, chains) for name, chains in methods.items()]
+    return [
+        Classification(dataset, name, choice.seed, chains, thinning=THINNING.get(name))
+        for name, chains in methods.items()
+    ]
 
 
 def records_of(dataset: str, records: Sequence[dict]) -> list[dict]:
@@ -271,6 +285,8 @@ def _sheet_row(record: dict, paper: dict[str, Published]) -> tuple[str, ...]:
     run += [f"M = {record['num_inducing']}", f"seed {record['seed']}"]
     if record["scale"] != 1.0:
         run.append(f"{record['scale']:g} times as long")
+    if record.get("thinning") is not None:
+        run.append(f"{record['thinning']} updates between draws")
     rhat = record.get("rhat_mean")
     return (
         record["method"],

@@ -392,13 +392,13 @@ def _draw_panel(axes: "Axes", values: Mapping[str, Sequence[float]]) -> None:
         if mean > limit:
             beyond[row] = mean
         else:
-            colour = VERMILLION if method == OURS else BLUE
+            colour = BLUE if method == OURS else VERMILLION
             axes.errorbar(mean, row, xerr=error, color=colour, marker="o", ms=4.5, lw=1.2, capsize=0)
     low, high = axes.get_xlim()
     axes.set_xlim(low, min(high, limit + 0.1 * (limit - low)) if beyond else high)  # an interval may be cut off, too
     for row, mean in beyond.items():
         across = axes.get_yaxis_transform()
-        axes.plot(AT_THE_EDGE, row, marker=">", color=BLUE, ms=5, transform=across, clip_on=False)
+        axes.plot(AT_THE_EDGE, row, marker=">", color=VERMILLION, ms=5, transform=across, clip_on=False)
         axes.text(AT_THE_EDGE - 0.05, row, f"{mean:.2f}", transform=across, ha="right", va="center", fontsize=8)
     axes.set_yticks(range(len(values)), list(values), color=INK)
     axes.set_ylim(len(values) - 0.4, -0.6)
