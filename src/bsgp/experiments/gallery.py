@@ -82,6 +82,8 @@ def to_markdown(shown: Sequence[Shown], pictures: str = "") -> str:
 def _state(experiment: Shown) -> str:
     if experiment.is_quick:
         return "Only the quick form was run: it shows that everything works, and its figures mean nothing."
+    if experiment.done == experiment.planned:
+        return f"{experiment.about} All {experiment.planned} runs are there; this made them:"
     return f"{experiment.about} {experiment.done} of {experiment.planned} runs are there; this goes on with the rest:"
 
 

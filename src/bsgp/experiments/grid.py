@@ -14,6 +14,7 @@ BY_SIZE = ("yacht", "boston", "energy", "concrete", "kin8nm", "powerplant", "nav
 LARGE = ("kin8nm", "powerplant", "naval", "protein")
 FOLDS = tuple(range(8))
 QUICK_SCALE, QUICK_INDUCING = 0.02, 10
+SHEET_CAPTION = "The points of the figure: mean (standard deviation) over folds."
 METHOD_COLOURS = {
     "bsgp": BLUE, "ipvi-dgp": VERMILLION, "sghmc-dgp": GREEN, "svgp": PURPLE, "fitc-svgp": ORANGE, "mcmc-svgp": SKY,
     "kiss-gp": ORANGE, "dkl": VERMILLION,
@@ -132,7 +133,7 @@ class Grid:
         places = [place.label for place in self.places]
         caption = f"{about} {self.what_was_run(points)}"
         figure = draw_panels(points, self.colours, places, x_label=self.x_name)
-        return [Drawing(self.name, caption, figure), to_sheet(points, self.name, caption, self.x_name)]
+        return [Drawing(self.name, caption, figure), to_sheet(points, self.name, SHEET_CAPTION, self.x_name)]
 
     @property
     def colours(self) -> dict[str, str]:

@@ -111,15 +111,23 @@ def _trees(seed: int, **options) -> Any:
 
 
 def _fit_ngboost(X: np.ndarray, y: np.ndarray, seed: int) -> Predictor:
-    """Natural-gradient boosting of the mean and the standard deviation of a normal, with its defaults."""
+    """Natural-gradient boosting of the mean and the standard deviation of a normal.
+
+    Stopped early: its default number of trees is far too sure of itself on small tables. Of rows held out within
+    boston's training rows MNLL was 2.3, and 0.4 with early stopping.
+    """
     if not _has_ngboost():
         raise ValueError("`ngboost` needs a package that is not there. Install it with `pip install 'bsgp[peers]'`.")
     from ngboost import NGBRegressor  # pyright: ignore[reportMissingImports]: of the extra `peers`
+    from sklearn.model_selection import train_test_split
 
-    model = NGBRegressor(verbose=False, random_state=seed).fit(X, y)
+    rest, held = train_test_split(np.arange(len(X)), test_size=0.1, random_state=seed)
+    model = NGBRegressor(n_estimators=2_000, early_stopping_rounds=20, verbose=False, random_state=seed)
+    model.fit(X[rest], y[rest], X_val=X[held], Y_val=y[held])
+    num_trees = model.best_val_loss_itr + 1  # it keeps those after the best ones, too
 
     def predict(X: np.ndarray) -> Prediction:
-        normal = model.pred_dist(X).params
+        normal = model.pred_dist(X, max_iter=num_trees).params
         return Prediction.normal(normal["loc"], normal["scale"])
 
     return predict
@@ -238,11 +246,12 @@ HOW = {
     "mlp": "a neural network with early stopping, one noise variance from held-out training rows",
     "hist-gbm": "gradient-boosted trees with early stopping, one noise variance likewise",
     "hist-gbm-quantile": "such trees for the 5%, 50% and 95% quantiles, scored as a normal of that median and width",
-    "ngboost": "natural-gradient boosting of a normal's mean and spread, with the package's defaults",
+    "ngboost": "natural-gradient boosting of a normal's mean and spread with early stopping",
 }
 """For captions."""
 PANEL_WIDTH, ROW_HEIGHT = 2.3, 0.24  # inches
 REACH = 5.0  # a panel ends at so many times the distance from the best method to the middle one
+MIN_REACH = 0.6  # nats: none so near is cut off
 AT_THE_EDGE = 0.97  # of a panel's width
 
 Cells = Mapping[tuple[str, str], Mapping[int, dict]]
@@ -409,5 +418,5 @@ def _draw_panel(axes: "Axes", values: Mapping[str, Sequence[float]]) -> None:
 def _limit(means: Sequence[float]) -> float:
     """Where a panel ends: one method far off would press all others together."""
     best, middle = min(means), float(np.median(means))
-    limit = best + REACH * max(middle - best, 1e-3)
+    limit = best + max(REACH * (middle - best), MIN_REACH)
     return limit if max(means) > limit else max(means)
