@@ -15,7 +15,7 @@ demo: $(READY)
 	$(BIN)/bsgp demo
 
 test: $(READY)
-	$(BIN)/python -m pytest -n 2 --dist loadgroup --max-worker-restart 0
+	$(BIN)/python -m pytest -n 2 --dist loadfile --max-worker-restart 0
 
 test-slow: $(READY)
 	$(BIN)/python -m pytest -n 2 -m slow

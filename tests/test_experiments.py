@@ -137,7 +137,8 @@ def test_a_worker_ends_when_its_campaign_is_gone(tmp_path, folder):
     assert not (tmp_path / "out.json").exists()
 
 
-def test_a_killed_campaign_goes_on_where_it_stopped(tmp_path, folder):
+def test_a_killed_campaign_goes_on_where_it_stopped(tmp_path, folder, monkeypatch):
+    monkeypatch.setenv("BSGP_CACHE", str(tmp_path / "compiled"))  # for the second run of the same shape
     command = [
         sys.executable, "-m", "bsgp", "bench", "run", "uci", "--datasets", "yacht", "--folds", "0-1", "--scale", "0.02",
         "--num-inducing", "5", "--processes", "1", "--out", str(tmp_path), "--data-dir", str(folder),

@@ -65,6 +65,7 @@ def test_the_pair_finds_a_known_gaussian_posterior():
     np.testing.assert_allclose(found / np.outer(sd, sd), covariance / np.outer(sd, sd), atol=0.25)
 
 
+@pytest.mark.slow
 def test_without_its_gaussian_part_the_warp_itself_finds_a_posterior():
     """m and L are held at the prior, the posterior is within the warp's reach, and only the critic tells of the KL."""
     y = np.asarray([[0.4], [-0.3]])

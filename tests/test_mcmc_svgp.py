@@ -12,7 +12,6 @@ from bsgp.nuts import NutsPlan
 from bsgp.variational import VariationalPlan
 from problems import regression
 
-pytestmark = pytest.mark.xdist_group("mcmc-svgp")  # one fit serves most tests
 QUICK = {"plan": NutsPlan(warm_up=100, num_draws=100, chunk=20), "optimisation": VariationalPlan(num_steps=1_000)}
 
 

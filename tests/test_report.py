@@ -46,8 +46,6 @@ TAGS = {
 TINY: dict[str, Any] = {"num_inducing": 8, "effort": 0.05, "random_state": 0}
 NUM_TRAIN = 60
 
-pytestmark = pytest.mark.xdist_group("report")  # the pages are made once, for all tests
-
 
 class Page(HTMLParser):
     """Tags with their attributes, and the text that a reader sees."""

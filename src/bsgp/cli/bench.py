@@ -19,12 +19,16 @@ bench_app = App(name="bench", help="The paper's experiments, beside the authors'
 class FreeChoice:
     """Settings of `bsgp bench run uci` alone."""
 
-    recipe: Annotated[str, Parameter(help="`default`, or `paper` for what the authors did.")] = "default"
-    num_inducing: Annotated[int | None, Parameter(help="In the place of the recipe's.")] = None
-    scale: Annotated[float, Parameter(help="Multiplies the recipe's number of updates.")] = 1.0
-    full_data_x: Annotated[bool, Parameter(help="Standardise inputs by all rows, as the authors did.")] = False
-    objective: Annotated[str, Parameter(help="`fitc` or `vfe`, of bsgp and its ablations.")] = "fitc"
-    inducing_prior: Annotated[str, Parameter(help="normal, determinantal, strauss, ...; likewise.")] = "normal"
+    recipe: Annotated[str, Parameter(help="With `uci`: `default`, or `paper` for what the authors did.")] = "default"
+    num_inducing: Annotated[int | None, Parameter(help="With `uci`: in the place of the recipe's.")] = None
+    scale: Annotated[float, Parameter(help="With `uci`: multiplies the recipe's number of updates.")] = 1.0
+    full_data_x: Annotated[bool, Parameter(help="With `uci`: standardise inputs by all rows, as the authors did.")] = (
+        False
+    )
+    objective: Annotated[str, Parameter(help="With `uci`: `fitc` or `vfe`, of bsgp and its ablations.")] = "fitc"
+    inducing_prior: Annotated[str, Parameter(help="With `uci`: normal, determinantal, strauss, ...; likewise.")] = (
+        "normal"
+    )
 
 
 @bench_app.command(name="run")

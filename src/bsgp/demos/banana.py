@@ -8,7 +8,6 @@ import numpy as np
 
 from bsgp.data.named import load_named
 from bsgp.estimators import BSGPClassifier
-from bsgp.inducing import INDUCING_PRIORS
 from bsgp.model import DeepGP
 
 NUM_INDUCING = 16
@@ -55,7 +54,7 @@ def fit_priors(data: Banana, *, effort: float = 1.0, verbose: bool = False) -> d
         prior: BSGPClassifier(
             inducing_prior=prior, num_inducing=NUM_INDUCING, effort=effort, verbose=verbose, random_state=0
         ).fit(data.X, data.y)
-        for prior in INDUCING_PRIORS
+        for prior in TITLES
     }
 
 
