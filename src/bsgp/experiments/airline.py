@@ -2,16 +2,7 @@
 
 from collections.abc import Sequence
 
-from bsgp.experiments.classification import (
-    HOW_RHAT,
-    Classification,
-    Published,
-    plan_runs,
-    records_of,
-    scores_sheet,
-    trace_drawings,
-    which_rows,
-)
+from bsgp.experiments.classification import Classification, Published, Words, plan_runs, show_runs
 from bsgp.experiments.experiment import Choice, Drawing, Sheet
 from bsgp.experiments.paper import Paper
 
@@ -22,11 +13,18 @@ PAPER = {
     "sghmc-dgp": Published("35.85%", "0.646", "0.671"),
 }
 """As printed; they call the last one sghmc-gp."""
-STAGED = (
-    "Ours are on other rows than the paper's, so its figures are no yardstick for ours: the staged file holds "
-    "1,272,746 flights of six other BTS extracts, not the 5.9 million of the 2008 file."
+WORDS = Words(
+    noun="flight",
+    task=(
+        "Is a flight late, from eight features: our test figures beside those that the paper prints (one layer, 100 "
+        "inducing points, probit; the paper's from 10,000 iterations of burn-in and 200 draws 1,000 steps apart)."
+    ),
+    staged=(
+        "Ours are on other rows than the paper's, so its figures are no yardstick for ours: the staged file holds "
+        "1,272,746 flights of six other BTS extracts, not the 5.9 million of the 2008 file."
+    ),
+    original="Runs on the original file have the flights of 2008, as the paper does, with a test sample of our own.",
 )
-ORIGINAL = "Runs on the original file have the flights of 2008, as the paper does, with a test sample of our own."
 
 
 def plan(choice: Choice) -> Sequence[Classification]:
@@ -35,13 +33,4 @@ def plan(choice: Choice) -> Sequence[Classification]:
 
 def show(records: Sequence[dict], paper: Paper) -> list[Drawing | Sheet]:
     del paper  # these tables are in no file of theirs
-    ours = records_of("airline", records)
-    if not ours:
-        return []
-    words = which_rows(ours, STAGED, ORIGINAL)
-    caption = (
-        "Is a flight late, from eight features: our test figures beside those that the paper prints (one layer, 100 "
-        "inducing points, probit; the paper's from 10,000 iterations of burn-in and 200 draws 1,000 steps apart). "
-        f"{words} {HOW_RHAT}"
-    )
-    return [scores_sheet("airline", caption, ours, PAPER), *trace_drawings("airline", "flight", ours, words)]
+    return show_runs("airline", WORDS, records, PAPER)

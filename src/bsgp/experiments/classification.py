@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import numpy as np
 
 from bsgp.experiments.experiment import Choice, Drawing, Sheet, kind_of
-from bsgp.report.style import COLOURS, STYLE
+from bsgp.experiments.points import styled
+from bsgp.report.style import COLOURS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -335,14 +336,12 @@ HOW_RHAT = (
 
 def draw_traces(record: dict, noun: str) -> "Figure":
     """A panel for each traced test row, a line for each chain; all panels span the same height."""
-    import matplotlib as mpl
     from matplotlib.figure import Figure
 
     traces = record["traces"]
     draws = [np.asarray(trace["draws"]) for trace in traces]
     reach = 0.55 * max(0.02, *(float(np.ptp(one)) for one in draws))
-    style: Any = {**STYLE, "figure.facecolor": "white", "axes.facecolor": "white"}
-    with mpl.rc_context(style):
+    with styled():
         figure = Figure(figsize=(3.3 * len(traces), 2.9), layout="constrained")
         panels = figure.subplots(1, len(traces), squeeze=False)[0]
         for axes, trace, chains in zip(panels, traces, draws, strict=True):
@@ -373,3 +372,25 @@ def trace_drawings(dataset: str, noun: str, records: Sequence[dict], words: str)
         f"All panels span the same height. {words}"
     )
     return [Drawing(f"{dataset}-traces", caption, draw_traces(record, noun))]
+
+
+class Words(NamedTuple):
+    """What the captions of an experiment say."""
+
+    noun: str
+    task: str
+    staged: str
+    """Where the rows are those of the staged file."""
+    original: str
+
+
+def show_runs(
+    dataset: str, words: Words, records: Sequence[dict], paper: dict[str, Published]
+) -> list[Drawing | Sheet]:
+    """The scores beside the paper's, and the traces; nothing where there is no run."""
+    ours = records_of(dataset, records)
+    if not ours:
+        return []
+    rows = which_rows(ours, words.staged, words.original)
+    caption = f"{words.task} {rows} {HOW_RHAT}"
+    return [scores_sheet(dataset, caption, ours, paper), *trace_drawings(dataset, words.noun, ours, rows)]
