@@ -190,6 +190,8 @@ def test_from_the_command_line(tmp_path, folder, capsys):
         (["run", "priors", "--out", "X", "--scale", "2"], "go with"),
         (["run", "priors", "--out", "X", "--methods", "dkl"], "no such runs"),
         (["run", "priors", "--out", "X", "--datasets", "mars"], "--datasets"),
+        (["run", "uci", "--out", "X", "--datasets", "banana"], "--datasets"),
+        (["run", "uci", "--out", "X", "--methods", "mlp"], "--methods"),
         (["figures", "X"], "got none"),
     ],
 )

@@ -100,14 +100,19 @@ def _free_runs(choice: "Choice", free: FreeChoice) -> list:
     from bsgp.data.named import UCI
     from bsgp.experiments.uci import UCIRun
     from bsgp.inducing import INDUCING_PRIORS
+    from bsgp.methods import METHODS
     from bsgp.recipes import RECIPES
     from bsgp.target import OBJECTIVES
 
     check_option("--recipe", free.recipe, list(RECIPES))
     check_option("--objective", free.objective, OBJECTIVES)
     check_option("--inducing-prior", free.inducing_prior, list(INDUCING_PRIORS))
+    for name in choice.datasets or ():
+        check_option("--datasets", name, UCI)
+    for method in choice.methods or ():
+        check_option("--methods", method, list(METHODS))
     return [
-        UCIRun(check_option("--datasets", name, UCI), fold, depth, method, seed=choice.seed, **asdict(free))
+        UCIRun(name, fold, depth, method, seed=choice.seed, **asdict(free))
         for depth in choice.depths or (1,)
         for method in choice.methods or ("bsgp",)
         for name in choice.datasets or UCI
