@@ -12,7 +12,7 @@ from bsgp.experiments.experiment import EXPERIMENTS, Choice, Drawing, Sheet, loa
 from bsgp.experiments.gallery import gather, to_markdown, write_figures, write_page
 from bsgp.experiments.objective_by_depth import bootstrap_p_value, paired_p_value
 from bsgp.experiments.paper import Paper
-from bsgp.experiments.uci_dgp import mean_ranks
+from bsgp.experiments.uci_dgp import ranks_by_cell
 
 GRIDS = [priors, ablation, objectives, objective_by_depth, uci_dgp, structured]
 
@@ -125,10 +125,10 @@ def test_ranks_are_over_cells_that_all_have():
         "c": {("z", 9): 0.0},
         "never run": {},
     }
-    ranks, num_cells = mean_ranks(values)
+    ranks, num_cells = ranks_by_cell(values)
     assert num_cells == 2
     assert ranks == {"a": [1.0, 2.0], "b": [2.0, 1.0]}
-    assert mean_ranks({"a": {("x", 0): 1.0}}) == ({}, 0)
+    assert ranks_by_cell({"a": {("x", 0): 1.0}}) == ({}, 0)
 
 
 # -- all of them together ----------------------------------------------------------------------------------------

@@ -76,7 +76,7 @@ def _read_flights(folder: Path) -> tuple[np.ndarray, np.ndarray] | None:
     rows, num_read = _Rows(len(schemas()["airline"].inputs) + 1), 0
     for batch in _batches(path, (*FLIGHT_NUMBERS, "TailNum"), has_header=True, text=("TailNum",)):
         flight = {name: _numbers(batch, name) for name in FLIGHT_NUMBERS}
-        place = pc.index_in(batch["TailNum"], value_set=tails)  # type: ignore[attr-defined]: made at import
+        place = pc.index_in(batch["TailNum"], value_set=tails)  # pyright: ignore[reportAttributeAccessIssue]: made at import
         place = np.asarray(place.fill_null(len(years)))
         age = flight["Year"] - np.append(years, np.float32(np.nan))[place]
         columns = (

@@ -1,6 +1,6 @@
 """Figures over folds: points with intervals, a panel per data set, ours beside the authors'."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -33,10 +33,6 @@ class Point:
     @property
     def theirs_on_our_folds(self) -> dict[int, float]:
         return {fold: self.theirs[fold] for fold in self.ours if fold in self.theirs}
-
-
-def by_fold(records: Iterable[dict], metric: str = "test_mnll") -> dict[int, float]:
-    return {record["fold"]: record[metric] for record in records}
 
 
 def mean_and_error(values: Sequence[float]) -> tuple[float, float]:

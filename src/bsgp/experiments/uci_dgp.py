@@ -42,7 +42,7 @@ def show(records, paper):
 # -- ranks -------------------------------------------------------------------------------------------------------
 
 
-def mean_ranks(values: dict[str, dict[tuple, float]]) -> tuple[dict[str, list[float]], int]:
+def ranks_by_cell(values: dict[str, dict[tuple, float]]) -> tuple[dict[str, list[float]], int]:
     """Ranks of methods, by cell of data set and fold, over the cells that all of them have; 1 is the best.
 
     Methods with the fewest cells are left out until some cell is common to the rest.
@@ -78,7 +78,7 @@ def _rank_drawing(points: Sequence[Point]) -> Drawing:
         figure = Figure(figsize=(7.0, 3.6), layout="constrained")
         panels = figure.subplots(1, 2)
         for axes, whose, title in zip(panels, ("ours", "theirs"), ("ours", "the authors'"), strict=True):
-            ranks, num_cells = mean_ranks(_by_method(points, whose))
+            ranks, num_cells = ranks_by_cell(_by_method(points, whose))
             order = sorted(ranks, key=lambda name: -float(np.mean(ranks[name])))
             for y, name in enumerate(order):
                 mean, error = mean_and_error(ranks[name])
