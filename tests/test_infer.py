@@ -87,7 +87,7 @@ def test_a_non_finite_value_stops_with_its_place_named(getkey):
     target, X, y = tiny_target()
     wild = Plan(**{**SHORT.__dict__, "step_size": 500.0})
     with pytest.raises(
-        DivergenceError, match=r"Chain \d .* update \d+ of the (burn-in|draws), in .*(layers|likelihood).*step_size"
+        DivergenceError, match=r"Chain \d .*(layers|likelihood).* at update \d+ of the (burn-in|draws) .*step_size"
     ):
         sample(target, X, y, getkey(), plan=wild, num_chains=2)
 

@@ -14,11 +14,12 @@ import optax
 from jaxtyping import Array, PyTree
 
 from bsgp.exact import ExactTarget
+from bsgp.feed import Feed, batch_at
 from bsgp.model import DeepGP
 from bsgp.optimise import cosine_adam, descend
 from bsgp.plan import Plan
 from bsgp.sghmc import Sampler, State, normal_like, sghmc
-from bsgp.target import Batch, Target
+from bsgp.target import Target
 
 START_STEP_SIZE = 0.002  # where it is adapted: short enough to begin with, and it grows
 
@@ -67,10 +68,6 @@ def stack_draws(target: Target, sampled: DeepGP, optimised: PyTree) -> DeepGP:
     return jax.tree.map(lambda x: x.reshape(num_chains, num_draws, *x.shape[1:]), free)
 
 
-def _rows(data: Batch, rows: Array) -> Batch:
-    return data if rows.size == 0 else Batch(data.X[rows], data.y[rows])
-
-
 def _sampler(target: Target, plan: Plan, optimised: PyTree) -> Sampler:
     def log_density(sampled, batch, key):
         return target.log_joint(eqx.combine(sampled, optimised), batch, key)
@@ -116,39 +113,40 @@ def _adam_step(target, optimiser, free, state, rest, batch, key):
 
 
 @eqx.filter_jit
-def warm_chunk(target, plan, positions, states, keys, data, rows):
+def warm_chunk(target, plan, positions, states, keys, feed: Feed):
     nothing = target.select(positions)  # every leaf is free here
 
     def one_chain(position, state, key, rows):
         def body(carry, at):
             position, state, key = carry
             key, step_key = jr.split(key)
+            batch = batch_at(feed.data, at, target.dtype)
             position, state, energy = _adam_step(
-                target, warm_start_optimiser(plan), position, state, nothing, _rows(data, at), step_key
+                target, warm_start_optimiser(plan), position, state, nothing, batch, step_key
             )
             return (position, state, key), energy
 
         (position, state, _), energy = jax.lax.scan(body, (position, state, key), rows)
         return position, state, energy
 
-    return over_chains(one_chain, positions, states, keys, rows)
+    return over_chains(one_chain, positions, states, keys, feed.rows)
 
 
 @eqx.filter_jit
-def sample_chunk(target, plan, chains, adapts_mass, optimises, keys, data, rows):
+def sample_chunk(target, plan, chains, adapts_mass, optimises, keys, feed: Feed):
     """Updates of every chain, and the positions after every `plan.thinning` of them.
 
     Burn-in and draws are one program: `adapts_mass [T]` and `optimises [T]` say for each update what it may change.
     """
-    num_chains, num_updates, batch_size = rows.shape
+    num_chains, num_updates = keys.shape[0], adapts_mass.shape[0]
     by_draw = (num_updates // plan.thinning, plan.thinning)
-    rows = rows.reshape(num_chains, *by_draw, batch_size)
+    rows = jax.tree.map(lambda x: x.reshape(num_chains, *by_draw, *x.shape[2:]), feed.rows)
     flags = adapts_mass.reshape(by_draw), optimises.reshape(by_draw)
 
     def one_update(carry, at):
         (chain, key), (batch_rows, adapts, improves) = carry, at
         key, sample_key, optimise_key = jr.split(key, 3)
-        batch = _rows(data, batch_rows)
+        batch = batch_at(feed.data, batch_rows, target.dtype)
         state, info = _sampler(target, plan, chain.optimised).burn_in(sample_key, chain.sampler, batch)
         kept = chain.sampler._replace(position=state.position, momentum=state.momentum)
         state = jax.tree.map(partial(jnp.where, adapts), state, kept)

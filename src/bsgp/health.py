@@ -1,5 +1,7 @@
 """Is a chain fit to be trusted? It stops on non-finite numbers, and is flagged where it runs hot or still moves."""
 
+from typing import NamedTuple
+
 import numpy as np
 
 HOT = 1.15  # a block this much above temperature 1 samples something visibly wider than the posterior
@@ -10,23 +12,42 @@ class DivergenceError(RuntimeError):
     """A chain left the finite numbers."""
 
 
-def check_finite(phase: str, done: int, energy: np.ndarray, blocks: dict[str, np.ndarray]) -> None:
-    """Raise at the first non-finite number of a chunk that began after `done` updates; all arrays are `[C T]`.
+class Fault(NamedTuple):
+    """What went wrong in a chunk of updates of one chain."""
 
-    `blocks` holds one number per update for each leaf, non-finite where the leaf is.
+    update: int
+    """The first bad one, counted from the chunk's begin."""
+    what: str
+    """Such as `became non-finite in layers.0.Z`."""
+
+
+def faults(
+    energy: np.ndarray, temperature: dict[str, np.ndarray], error: dict[str, float], limit: float
+) -> dict[int, Fault]:
+    """By number, the chains of a chunk that left the finite numbers or ran away; all arrays are `[C T]`.
+
+    `temperature` is of every update and each leaf, non-finite where the leaf is. A chain runs away where the mean of
+    one is beyond `limit`, by six of its standard errors under a chain that is well.
     """
+    found = {}
     finite = np.isfinite(energy)
-    for values in blocks.values():
+    for values in temperature.values():
         finite = finite & np.isfinite(values)
-    if finite.all():
-        return
-    step = int(np.argmin(finite.all(axis=0)))
-    chain = int(np.argmin(finite[:, step]))
-    where = [name for name, values in blocks.items() if not np.isfinite(values[chain, step])] or ["the energy"]
-    raise DivergenceError(
-        f"Chain {chain} became non-finite at update {done + step} of the {phase}, in {', '.join(where)}. "
-        "Standardise X and y, lower `step_size` or `learning_rate`, or raise `jitter`."
-    )
+    for chain in range(energy.shape[0]):
+        if not finite[chain].all():
+            step = int(np.argmin(finite[chain]))
+            where = [name for name, values in temperature.items() if not np.isfinite(values[chain, step])]
+            found[chain] = Fault(step, f"became non-finite in {', '.join(where) or 'the energy'}")
+            continue
+        heat = {name: float(values[chain].mean()) for name, values in temperature.items()}
+        hottest = max(heat, key=lambda name: heat[name] - 6.0 * error[name], default=None)
+        if hottest is not None and heat[hottest] - 6.0 * error[hottest] > limit:
+            step = int(np.argmax(temperature[hottest][chain]))
+            found[chain] = Fault(step, f"ran away in {hottest} (temperature {heat[hottest]:.0f} where 1 is right)")
+    return found
+
+
+ADVICE = "Standardise X and y, lower `step_size` or `learning_rate`, or raise `jitter`."
 
 
 def temperature_warnings(temperature: dict[str, np.ndarray], error: dict[str, float]) -> list[str]:

@@ -1,10 +1,12 @@
 """The inference loop: warm start, burn-in and draws, in compiled chunks, for one chain or several.
 
-This file is what runs on the host between chunks: the clock, the step size, the guard, progress, Ctrl-C.
+This file is what runs on the host between chunks: the clock, the step size, the guard, checkpoints, Ctrl-C.
 """
 
+import logging
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -14,6 +16,7 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array, PyTree
 
+from bsgp.checkpoints import Checkpoints, Snapshot, tree_from_arrays, tree_to_arrays
 from bsgp.checks import check_count
 from bsgp.chunks import (
     Chain,
@@ -24,8 +27,9 @@ from bsgp.chunks import (
     warm_chunk,
     warm_start_optimiser,
 )
-from bsgp.data.minibatches import Minibatches
-from bsgp.health import check_finite, drift_warnings, temperature_warnings
+from bsgp.data.sources import AbstractStreamedSource
+from bsgp.feed import MemoryFeed, StreamFeed, row_seeds
+from bsgp.health import ADVICE, DivergenceError, Fault, drift_warnings, faults, temperature_warnings
 from bsgp.history import History, Report, silent
 from bsgp.model import DeepGP
 from bsgp.optimise import even_chunk
@@ -38,8 +42,16 @@ ROUGH_HEAT_LIMIT = 0.3  # the same while the mass still moves
 SAFETY = 0.7  # half the excess temperature: it grows with the square of the step
 MAX_STEP_SIZE = 0.1  # ten times the authors', where u is anchored
 MAX_PLAIN_STEP_SIZE = 0.03  # where it is not: beyond it chains of few rows stay cool and yet leave their mode
-MAX_RETRIES = 8
+RUNAWAY = 10.0  # the mean temperature of a block over a chunk, beyond which its chain is taken back
+RUNAWAY_ADAPTING = 50.0  # the same while the mass adapts, when momenta look hot
+MAX_RETRIES, SHRINK = 4, 0.5
+MAX_ADAPTING_RETRIES, SHRINK_ADAPTING = 8, 0.25  # where the step is adapted again
+MAX_TAKEN_BACK = 5  # times during the draws
+PHASES = ("warm start", "burn-in", "draws")
 PAPER_ITERATION = 21  # METHOD section 3: one update that adapts, then ten pairs of one that does and one that does not
+
+
+logger = logging.getLogger("bsgp")
 
 
 @dataclass
@@ -52,6 +64,10 @@ class Trace:
     """During the draws, for every leaf: mean kinetic temperature of each chain, `[C]`."""
     step_size: list[np.ndarray] = field(default_factory=list)
     """After every chunk of burn-in, of each leaf, `[C leaves]`."""
+    events: list[str] = field(default_factory=list)
+    """Chains that were taken back, and when."""
+    stopped: list[str] = field(default_factory=list)
+    """Chains that were left out, and why."""
 
 
 class Run(NamedTuple):
@@ -96,19 +112,42 @@ def sample(
     num_chains: int = 1,
     chains: Chain | None = None,
     report: Report | None = None,
+    checkpoints: Checkpoints | None = None,
 ) -> Run:
     """Draw from `target` given all data `X [N D]`, `y [N P]`. The same key gives the same draws.
 
     `chains` of an earlier run on the same target and data are gone on with, with no warm start and no burn-in.
+    With `checkpoints` the run is kept on disk as it goes, and goes on from there.
     """
-    data = target.all_rows(X, y)
+    return sample_source(
+        target, target.all_rows(X, y), key,
+        plan=plan, num_chains=num_chains, chains=chains, report=report, checkpoints=checkpoints,
+    )  # fmt: skip
+
+
+def sample_source(
+    target: Target,
+    rows: Batch | AbstractStreamedSource,
+    key: Array,
+    *,
+    plan: Plan = Plan(),
+    num_chains: int = 1,
+    chains: Chain | None = None,
+    report: Report | None = None,
+    checkpoints: Checkpoints | None = None,
+) -> Run:
+    """As `sample`, of rows that are in memory or are read from disk as they are needed."""
     check_count("num_chains", num_chains)
     if not jax.tree.leaves(target.select(target.model, "sample")):
         raise ValueError(
             f"`treatment` must sample at least one block, got {dict(target.treatment)}. "
             "Sample u, at least: it is what the predictive distribution is made of."
         )
-    return _Loop(target, data, key, plan, num_chains, report or silent).run(chains)
+    loop = _Loop(target, rows, key, plan, num_chains, report or silent, checkpoints)
+    try:
+        return loop.run(chains)
+    finally:
+        loop.feed.close()
 
 
 def join(first: Run, second: Run) -> Run:
@@ -128,43 +167,80 @@ def join(first: Run, second: Run) -> Run:
     )
 
 
+class _Advanced(NamedTuple):
+    """What a chunk of updates left behind."""
+
+    positions: PyTree
+    info: Info
+
+
+class _Stretch(NamedTuple):
+    """Some draws of the chains with these numbers, `[C S ...]`."""
+
+    names: list[int]
+    positions: PyTree
+
+    def of(self, names: list[int]) -> "_Stretch":
+        kept = [self.names.index(name) for name in names]
+        return _Stretch(list(names), jax.tree.map(lambda leaf: leaf[np.asarray(kept)], self.positions))
+
+
 class _Loop:
     """One run on the host. `self.chains` holds all chains, stacked along the first axis."""
 
-    def __init__(self, target: Target, data: Batch, key: Array, plan: Plan, num_chains: int, report: Report):
+    def __init__(
+        self,
+        target: Target,
+        rows: Batch | AbstractStreamedSource,
+        key: Array,
+        plan: Plan,
+        num_chains: int,
+        report: Report,
+        checkpoints: Checkpoints | None,
+    ):
         start_key, batch_key, self.key = jr.split(key, 3)
-        self.target, self.data, self.plan, self.report = target, data, plan, report
-        self.num_chains = num_chains
-        seeds = np.asarray(jr.randint(batch_key, (num_chains,), 0, 2**31 - 1))
-        self.minibatches = [Minibatches(target.num_data, plan.batch_size, int(seed)) for seed in seeds]
-        self.chains: Chain
+        self.target, self.plan, self.report, self.checkpoints = target, plan, report, checkpoints
+        seeds = row_seeds(batch_key, num_chains)
+        in_memory = isinstance(rows, Batch)
+        self.feed = (MemoryFeed if in_memory else StreamFeed)(rows, plan.batch_size, seeds)  # pyright: ignore
+        self.names = list(range(num_chains))
+        """The numbers of the chains that are still there."""
         self.positions: PyTree = scattered_starts(target, start_key, num_chains, plan.start_spread)
+        self.adam = jax.vmap(warm_start_optimiser(plan).init)(self.positions)
+        self.chains: Chain = init_chains(target, plan, self.positions)
+        self.draws: list[_Stretch] = []
+        self.num_saved = 0
         self.trace, self.evaluations = Trace(), 0
+        self.heat = np.zeros((num_chains, len(self._leaf_names)))
+        self.taken_back = np.zeros(num_chains, int)
         self.began = time.monotonic()
         self.interrupted = False
 
     def run(self, chains: Chain | None) -> Run:
-        draws = []
+        saved = None if self.checkpoints is None else self.checkpoints.load()
+        phase = "warm start" if chains is None else "draws"
+        if chains is not None:
+            self.chains = chains
+        if saved is not None:
+            phase = self._go_on_from(saved)
         try:
-            if chains is None:
+            if phase == "warm start":
                 self._warm_start()
+            if phase != "draws":
                 self._burn_in()
-            else:
-                self.chains = chains
-            for drawn in self._draws():
-                draws.append(drawn)
+            self._draw()
         except KeyboardInterrupt:
-            if not draws:
+            if not self.draws:
                 raise
             self.interrupted = True
-        sampled = jax.tree.map(lambda *chunks: np.concatenate(chunks, axis=1), *draws)
+        sampled = jax.tree.map(lambda *parts: np.concatenate(parts, axis=1), *(one.positions for one in self.draws))
         model = stack_draws(self.target, sampled, self.chains.optimised)
         return Run(
             model=model,
             trace=self.trace,
             warnings=self._warnings(),
             evaluations=self.evaluations,
-            seconds=time.monotonic() - self.began,
+            seconds=self._seconds,
             interrupted=self.interrupted,
             target=self.target,
             plan=self.plan,
@@ -174,12 +250,20 @@ class _Loop:
     # -- phases ------------------------------------------------------------------------------------------------
 
     def _warm_start(self):
-        optimiser_state = jax.vmap(warm_start_optimiser(self.plan).init)(self.positions)
-        total = self.plan.warm_start
+        total, plan = self.plan.warm_start, self.plan
         for size in self._chunks("warm start", total, even_chunk(total, self.plan.chunk), share_of_time=0.2):
-            self.positions, optimiser_state, energy = warm_chunk(
-                self.target, self.plan, self.positions, optimiser_state, *self._inputs(size)
-            )
+            keys, feed = self._inputs(size)
+            for attempt in range(MAX_RETRIES + 1):
+                state = self.positions, self.adam
+                positions, adam, energy = warm_chunk(self.target, plan, *state, jr.clone(keys), feed)
+                energy = np.where(_finite_chains(positions)[:, None], np.asarray(energy), np.nan)
+                found = faults(energy, {}, {}, np.inf)
+                if not found or attempt == MAX_RETRIES:
+                    break
+                self._note("warm start", found, "a lower learning rate")
+                plan = replace(plan, learning_rate=SHRINK_ADAPTING * plan.learning_rate)
+            self.positions, self.adam = positions, adam
+            energy = self._stop("warm start", found, energy)
             self._record("warm start", energy)
         self.chains = init_chains(self.target, self.plan, self.positions)
 
@@ -192,10 +276,10 @@ class _Loop:
         adapts_step = self.plan.step_size is None
         wanted, chunk = self.plan.burn_in, self._chunk_size
         total = max(1, round(wanted / chunk)) * chunk if wanted else 0
-        settled = not (adapts_step and total)
+        settled = not (adapts_step and total) or self._done("burn-in") / total >= 0.75
         for size in self._chunks("burn-in", total, chunk, share_of_time=0.6):
             progress = self._done("burn-in") / total
-            info = self._burn_chunk(size, adapts_mass=progress < 0.5, may_retry=adapts_step)
+            info = self._burn_chunk(size, adapts_mass=progress < 0.5)
             if adapts_step and progress < 0.75:
                 limit = ROUGH_HEAT_LIMIT if progress < 0.5 else HEAT_LIMIT
                 self._rescale(step_size_factor(info, self._leaf_sizes, self.plan.friction, limit))
@@ -207,29 +291,29 @@ class _Loop:
             self._settle_step_size()
             self.trace.step_size.append(np.asarray(self.chains.sampler.step_size))
 
-    def _burn_chunk(self, size: int, adapts_mass: bool, may_retry: bool) -> Info:
-        adapts, optimises = self._burn_in_flags(size, adapts_mass)
-        for attempt in range(MAX_RETRIES):
-            chains, _, info = sample_chunk(
-                self.target, self.plan, self.chains, jnp.asarray(adapts), jnp.asarray(optimises), *self._inputs(size)
-            )
-            if jax.tree.leaves(chains.optimised):
-                self.evaluations += int(optimises.sum())  # Adam's
-            if _all_finite((chains.sampler, info)) or not may_retry or attempt == MAX_RETRIES - 1:
-                break
-            self._rescale(0.25)  # too long a step: from the same place again, shorter
-        self.chains = chains
-        self._record("burn-in", info.energy, info.temperature)
-        return info
-
-    def _burn_in_flags(self, size: int, adapts_mass: bool) -> tuple[np.ndarray, np.ndarray]:
-        """For each of the next updates: does the mass adapt, and are the optimised blocks improved after it?"""
+    def _burn_chunk(self, size: int, adapts_mass: bool) -> Info:
         update = self._done("burn-in") + np.arange(size)
         optimises = (update + 1) % self.plan.optimise_every == 0
-        if self.plan.adaptation == "steady":
-            return np.full(size, adapts_mass), optimises
-        place = update % PAPER_ITERATION
-        return (place == 0) | (place % 2 == 1), optimises
+        adapts = np.full(size, adapts_mass)
+        if self.plan.adaptation == "paper":
+            place = update % PAPER_ITERATION
+            adapts = (place == 0) | (place % 2 == 1)
+        if jax.tree.leaves(self.chains.optimised):
+            self.evaluations += int(optimises.sum())  # Adam's
+        if self.plan.step_size is None:
+            return self._advance("burn-in", adapts, optimises, MAX_ADAPTING_RETRIES, SHRINK_ADAPTING).info
+        return self._advance("burn-in", adapts, optimises, MAX_RETRIES, SHRINK).info
+
+    def _draw(self):
+        plan = self.plan
+        for size in self._chunks("draws", plan.num_draws * plan.thinning, self._chunk_size, share_of_time=1.0):
+            off = np.zeros(size, bool)
+            positions, info = self._advance("draws", off, off, MAX_RETRIES, SHRINK)
+            self.heat = self.heat + np.asarray(info.temperature).sum(axis=1)
+            self.trace.temperature = dict(zip(self._leaf_names, self.heat.T / self._done("draws"), strict=True))
+            self.draws.append(_Stretch(list(self.names), jax.tree.map(np.asarray, positions)))
+
+    # -- step size ---------------------------------------------------------------------------------------------
 
     def _settle_step_size(self):
         """From the steps that were tried while the mass was kept: their geometric mean, made safer."""
@@ -253,17 +337,78 @@ class _Loop:
         scaled = jax.vmap(with_step_size)(sampler, jnp.asarray(wanted, sampler.step_size.dtype))
         self.chains = self.chains._replace(sampler=scaled)
 
-    def _draws(self):
-        plan, heat = self.plan, 0.0
-        for size in self._chunks("draws", plan.num_draws * plan.thinning, self._chunk_size, share_of_time=1.0):
-            off = jnp.zeros(size, bool)
-            self.chains, positions, info = sample_chunk(self.target, plan, self.chains, off, off, *self._inputs(size))
-            self._record("draws", info.energy, info.temperature)
-            heat = heat + np.asarray(info.temperature).sum(axis=1)  # [C leaves]
-            self.trace.temperature = dict(zip(self._leaf_names, heat.T / self._done("draws"), strict=True))
-            yield positions
+    # -- guard -------------------------------------------------------------------------------------------------
+
+    def _advance(self, phase: str, adapts: np.ndarray, optimises: np.ndarray, retries: int, shrink: float) -> _Advanced:
+        """A chunk of updates. A chain that went wrong in it is taken back and does it again with a shorter step."""
+        start, (keys, feed) = self.chains, self._inputs(adapts.size)
+        flags = jnp.asarray(adapts), jnp.asarray(optimises)
+        limit = RUNAWAY_ADAPTING if adapts.any() else RUNAWAY
+        done = sample_chunk(self.target, self.plan, start, *flags, keys, feed)
+        for attempt in range(retries + 1):
+            found = self._faults(done[2], limit)
+            worn = {chain: fault for chain, fault in found.items() if self.taken_back[chain] >= MAX_TAKEN_BACK}
+            if not found or worn or attempt == retries:
+                break
+            self._note(phase, found, f"a step {shrink:g} times as long")
+            if phase == "draws":
+                self.taken_back[list(found)] += 1
+            is_bad = np.isin(np.arange(len(self.names)), list(found))
+            shorter = jax.vmap(with_step_size)(
+                start.sampler,
+                start.sampler.step_size * jnp.where(is_bad, shrink, 1.0).astype(self.target.dtype)[:, None],
+            )
+            start = start._replace(sampler=shorter)
+            self.evaluations += adapts.size
+            again = sample_chunk(self.target, self.plan, start, *flags, jr.clone(keys), feed)
+            done = jax.tree.map(partial(_where_chain, is_bad), again, done)
+        self.chains, positions, info = done
+        positions, info = self._stop(phase, found, (positions, info))
+        self._record(phase, info.energy)
+        return _Advanced(positions, info)
+
+    def _faults(self, info: Info, limit: float) -> dict[int, Fault]:
+        by_leaf = dict(zip(self._leaf_names, np.moveaxis(np.asarray(info.temperature), 2, 0), strict=True))
+        error = self._temperature_error(info.energy.shape[1])
+        return faults(np.asarray(info.energy), by_leaf, error, limit)
+
+    def _note(self, phase: str, found: dict[int, Fault], remedy: str) -> None:
+        for chain, fault in found.items():
+            event = (
+                f"Chain {self.names[chain]} {fault.what} at update {self._done(phase) + fault.update} of the {phase}, "
+                f"and went on from update {self._done(phase)} with {remedy}."
+            )
+            self.trace.events.append(event)
+            logger.info(event)
+
+    def _stop(self, phase: str, found: dict[int, Fault], chunk: PyTree) -> PyTree:
+        """Leave out the chains that went wrong however short the step; the others, and their `chunk`, go on."""
+        if not found:
+            return chunk
+        for chain, fault in found.items():
+            self.trace.stopped.append(
+                f"Chain {self.names[chain]} {fault.what} at update {self._done(phase) + fault.update} of the {phase} "
+                f"whatever the step, and was left out. {ADVICE}"
+            )
+        kept = np.asarray([chain for chain in range(len(self.names)) if chain not in found], int)
+        if not kept.size:
+            raise DivergenceError(self.trace.stopped[0].replace(", and was left out", ""))
+        logger.warning(self.trace.stopped[-1])
+        self.names = [self.names[chain] for chain in kept]
+        self.feed.keep(kept.tolist())
+        self.taken_back, self.heat = self.taken_back[kept], self.heat[kept]
+        self.trace.energy = {phase: energy[kept] for phase, energy in self.trace.energy.items()}
+        self.trace.step_size = [step[kept] for step in self.trace.step_size]
+        self.draws = [one.of(self.names) for one in self.draws]
+        of_all = self.positions, self.adam, self.chains, chunk
+        self.positions, self.adam, self.chains, chunk = jax.tree.map(lambda leaf: leaf[kept], of_all)
+        return chunk
 
     # -- between chunks ----------------------------------------------------------------------------------------
+
+    @property
+    def _seconds(self) -> float:
+        return time.monotonic() - self.began
 
     @property
     def _chunk_size(self) -> int:
@@ -278,31 +423,26 @@ class _Loop:
 
     def _chunks(self, phase: str, total: int, chunk: int, share_of_time: float):
         """Sizes of the chunks of a phase, until it is done or its share of the time is gone."""
-        done = 0
-        while done < total:
-            size = min(chunk, total - done)
+        while self._done(phase) < total:
+            size = min(chunk, total - self._done(phase))
             yield size
-            done += size
+            done = self._done(phase)
             self.report(phase, done, total, float(np.mean(self.trace.energy[phase][:, -size:])))
             limit = self.plan.max_seconds
-            if limit is not None and done < total and time.monotonic() - self.began > share_of_time * limit:
+            if limit is not None and done < total and self._seconds > share_of_time * limit:
                 self.interrupted = True
-                return
+                break
+            if self.checkpoints is not None and self.checkpoints.is_due and done < total:
+                self._save(phase)
+        if self.checkpoints is not None and total:
+            self._save(phase)
 
     def _inputs(self, size: int):
-        """A key for each chain, the data, and row numbers `[C size B]` (where a batch is all rows: `[C size 0]`)."""
+        """A key for each chain, and what its updates look at."""
         self.evaluations += size
         self.key, key = jr.split(self.key)
-        keys = jr.split(key, self.num_chains)
-        if self.minibatches[0].batch_size == self.target.num_data:
-            return keys, self.data, jnp.empty((self.num_chains, size, 0), jnp.int32)
-        return keys, self.data, jnp.asarray(np.stack([self._take(batches, size) for batches in self.minibatches]))
-
-    def _take(self, batches: Minibatches, size: int) -> np.ndarray:
-        """Row numbers of the next updates; in the authors' rhythm two updates share a minibatch."""
-        if self.plan.adaptation == "steady":
-            return batches.take(size)
-        return np.repeat(batches.take(-(-size // 2)), 2, axis=0)[:size]
+        # in the authors' rhythm two updates share a minibatch
+        return jr.split(key, len(self.names)), self.feed.take(size, times=1 if self.plan.adaptation == "steady" else 2)
 
     @property
     def _leaf_names(self) -> list[str]:
@@ -317,23 +457,93 @@ class _Loop:
     def _leaf_sizes(self) -> list[int]:
         return [leaf[0].size for leaf in jax.tree.leaves(self.chains.sampler.position)]
 
-    def _record(self, phase: str, energy: Array, temperature: Array | None = None):
-        """Keep the energies of a chunk, and stop if a number in it is not finite."""
+    def _temperature_error(self, num_updates: int) -> dict[str, float]:
+        """Of the mean over so many updates, if the chain is well: momenta are forgotten at the rate of the friction."""
+        independent = num_updates * self.plan.friction
+        sizes = zip(self._leaf_names, self._leaf_sizes, strict=True)
+        return {name: float(np.sqrt(2.0 / (size * independent))) for name, size in sizes}
+
+    def _record(self, phase: str, energy: Array | np.ndarray):
         per_row, done = np.asarray(energy) / self.target.num_data, self._done(phase)
-        blocks = (
-            {}
-            if temperature is None
-            else dict(zip(self._leaf_names, np.moveaxis(np.asarray(temperature), 2, 0), strict=True))
-        )
-        check_finite(phase, done, per_row, blocks)
         self.trace.energy[phase] = np.concatenate([self.trace.energy[phase], per_row], axis=1) if done else per_row
 
     def _warnings(self) -> tuple[str, ...]:
-        updates = self._done("draws") * self.plan.friction  # independent ones: momenta are forgotten at that rate
-        error = {n: np.sqrt(2.0 / (size * updates)) for n, size in zip(self._leaf_names, self._leaf_sizes, strict=True)}
-        hot = temperature_warnings(self.trace.temperature, error)
-        return (*hot, *drift_warnings(self.trace.energy["draws"]))
+        hot = temperature_warnings(self.trace.temperature, self._temperature_error(self._done("draws")))
+        taken_back = [event for event in self.trace.events if "of the draws" in event]
+        return (*self.trace.stopped, *taken_back, *hot, *drift_warnings(self.trace.energy["draws"]))
+
+    # -- checkpoints -------------------------------------------------------------------------------------------
+
+    def _save(self, phase: str) -> None:
+        """What `_go_on_from` needs. Until the warm start is over it is all of a run, and nothing of it later."""
+        assert self.checkpoints is not None  # for the type checker
+        arrays = {f"energy.{name}": energy for name, energy in self.trace.energy.items()}
+        arrays |= {"key": np.asarray(jr.key_data(self.key)), "heat": self.heat, "taken_back": self.taken_back}
+        if self.trace.step_size:
+            arrays["step_size"] = np.stack(self.trace.step_size)
+        if phase == "warm start":
+            arrays |= tree_to_arrays("positions", self.positions) | tree_to_arrays("adam", self.adam)
+        else:
+            arrays |= tree_to_arrays("chains", self.chains)
+        facts = {
+            "phase": phase,
+            "chains": self.names,
+            "evaluations": self.evaluations,
+            "seconds": self._seconds,
+            "batches": self.feed.position,
+            "events": self.trace.events,
+            "stopped": self.trace.stopped,
+        }
+        fresh = self.draws[self.num_saved :]
+        new = [{"names": np.asarray(one.names)} | tree_to_arrays("draws", one.positions) for one in fresh]
+        if self.checkpoints.save(Snapshot(arrays, facts, new)):
+            self.num_saved = len(self.draws)
+
+    def _go_on_from(self, saved: Snapshot) -> str:
+        """Stand where a checkpoint does, and return the phase that it was in."""
+        arrays, facts = saved.arrays, saved.facts
+        try:
+            phase, names = facts["phase"], [int(name) for name in facts["chains"]]
+            if not set(names) <= set(self.names) or not names:
+                raise ValueError(f"its chains are {names}")
+            self.trace.energy = {p: arrays[f"energy.{p}"] for p in PHASES if f"energy.{p}" in arrays}
+            self.trace.step_size = list(arrays.get("step_size", ()))
+            self.trace.events, self.trace.stopped = list(facts["events"]), list(facts["stopped"])
+            self.evaluations, self.began = int(facts["evaluations"]), time.monotonic() - float(facts["seconds"])
+            self.heat, self.taken_back = arrays["heat"], arrays["taken_back"]
+            self.key = jr.wrap_key_data(jnp.asarray(arrays["key"]))
+            batches = int(facts["batches"])
+            one_draw = self.chains.sampler.position
+            self.draws = [_stretch(one_draw, draws).of(names) for draws in saved.draws]
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(
+                f"The checkpoint must be as it was written, got {error!r}: it does not belong. "
+                "Delete its folder, or begin anew without `--resume`."
+            ) from None
+        self.feed.keep([self.names.index(name) for name in names])
+        self.names, self.num_saved = names, len(self.draws)
+        self.feed.skip(batches)
+        as_jax = partial(jax.tree.map, jnp.asarray)
+        if phase == "warm start":
+            self.positions = as_jax(tree_from_arrays("positions", self.positions, arrays, (len(names),)))
+            self.adam = as_jax(tree_from_arrays("adam", self.adam, arrays, (len(names),)))
+        else:
+            self.chains = as_jax(tree_from_arrays("chains", self.chains, arrays, (len(names),)))
+        logger.warning(f"Going on from a checkpoint: {self._done(phase):,} updates into the {phase}.")
+        return phase
 
 
-def _all_finite(tree: PyTree) -> bool:
-    return all(bool(np.isfinite(leaf).all()) for leaf in jax.tree.leaves(tree))
+def _stretch(like: PyTree, arrays: dict[str, np.ndarray]) -> _Stretch:
+    names = [int(name) for name in arrays["names"]]
+    num_draws = arrays["draws.0"].shape[1]
+    return _Stretch(names, tree_from_arrays("draws", like, arrays, (len(names), num_draws)))
+
+
+def _where_chain(is_bad: np.ndarray, again: Array, before: Array) -> Array:
+    return jnp.where(jnp.asarray(is_bad).reshape(-1, *[1] * (again.ndim - 1)), again, before)
+
+
+def _finite_chains(tree: PyTree) -> np.ndarray:
+    """For every chain, whether all of its numbers are finite."""
+    leaves = [np.isfinite(np.asarray(leaf)).reshape(len(leaf), -1).all(axis=1) for leaf in jax.tree.leaves(tree)]
+    return np.all(leaves, axis=0)

@@ -22,11 +22,13 @@ from bsgp.likelihoods import AbstractLikelihood, Gaussian
 from bsgp.model import DeepGP, init_deep_gp
 from bsgp.plan import Plan
 from bsgp.posterior import Posterior
-from bsgp.priors import AbstractPrior, Flat
+from bsgp.priors import AbstractPrior, Flat, LogNormal
 from bsgp.target import Target, default_priors, flat_priors, is_prior
 
 PLAIN_PLAN = Plan(warm_start=4_000, burn_in=8_192, thinning=32)
-"""Where u cannot be anchored: 20,384 gradient evaluations."""
+"""Where u cannot be anchored: 20,384 gradient evaluations, or 4,000 more with many rows."""
+LATENT_VARIANCE_PRIOR = LogNormal.with_median(1.0, scale=2.0)
+"""Where y has no units to be standardised in: a latent function that tells classes well apart may be of any size."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,8 @@ class Recipe:
     """Whether all targets have one noise variance between them."""
     noise_prior: AbstractPrior | None = None
     """None keeps the default of `target.DEFAULT_PRIORS`."""
+    variance_prior: AbstractPrior | None = None
+    """Of every kernel; None keeps the default likewise."""
     has_priors: bool = True
     """Whether Z, theta and the noise have priors at all; V always has."""
     start_variance: float = 0.1
@@ -133,7 +137,9 @@ RECIPES: dict[str, Callable[[int, int, int, int], Recipe]] = {"default": default
 def named_recipe(name: str, X: np.ndarray, y: np.ndarray, likelihood: AbstractLikelihood, depth: int) -> Recipe:
     recipe = RECIPES[check_option("recipe", name, list(RECIPES))](X.shape[0], X.shape[1], y.shape[1], depth)
     if recipe.num_anchor is not None and not isinstance(likelihood, Gaussian):
-        return replace(recipe, plan=PLAIN_PLAN, num_anchor=None)  # longer chains in the place of better ones
+        # longer chains in the place of better ones
+        plan = replace(PLAIN_PLAN, warm_start=max(PLAIN_PLAN.warm_start, recipe.plan.warm_start))
+        return replace(recipe, plan=plan, num_anchor=None, variance_prior=LATENT_VARIANCE_PRIOR)
     return recipe
 
 
@@ -210,6 +216,11 @@ def _priors(model: DeepGP, recipe: Recipe, inducing_prior: AbstractInducingPrior
     if not recipe.has_priors:
         return flat_priors(model)
     priors = default_priors(model, inducing_prior)
-    if recipe.noise_prior is None or not hasattr(model.likelihood, "noise_variance"):
-        return priors
-    return eqx.tree_at(lambda tree: tree.likelihood.noise_variance, priors, recipe.noise_prior, is_leaf=is_prior)
+    if recipe.variance_prior is not None:
+        variances = [recipe.variance_prior] * model.depth
+        priors = eqx.tree_at(
+            lambda tree: [layer.kernel.variance for layer in tree.layers], priors, variances, is_leaf=is_prior
+        )
+    if recipe.noise_prior is not None and hasattr(model.likelihood, "noise_variance"):
+        priors = eqx.tree_at(lambda tree: tree.likelihood.noise_variance, priors, recipe.noise_prior, is_leaf=is_prior)
+    return priors

@@ -197,7 +197,7 @@ class Target(eqx.Module):
         log_dets = self._map_with_prior(
             lambda _, prior, leaf: jnp.sum(_bijector(prior).log_det(leaf)), self.select(position, "sample")
         )
-        return eqx.combine(free, self.model), sum(jax.tree.leaves(log_dets), start=jnp.zeros((), self._dtype))
+        return eqx.combine(free, self.model), sum(jax.tree.leaves(log_dets), start=jnp.zeros((), self.dtype))
 
     def _conditional(self, model: DeepGP) -> Conditional:
         assert self.anchor is not None  # for the type checker
@@ -228,7 +228,7 @@ class Target(eqx.Module):
         if but_for is not None:
             free = jtu.tree_map_with_path(lambda path, leaf: None if block_of(path) == but_for else leaf, free)
         terms = self._map_with_prior(term, free)
-        return sum(jax.tree.leaves(terms), start=jnp.zeros((), self._dtype))
+        return sum(jax.tree.leaves(terms), start=jnp.zeros((), self.dtype))
 
     def integral(self, model: DeepGP):
         """The likelihood's integral that the objective is made of."""
@@ -273,7 +273,7 @@ class Target(eqx.Module):
         return self.log_prior(_with_last_V(model, V)) + log_det + conditional.log_det + log_likelihood
 
     @property
-    def _dtype(self):
+    def dtype(self):
         return self.model.layers[0].Z.dtype
 
     def _map_with_prior(self, function, tree):

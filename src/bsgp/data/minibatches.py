@@ -22,8 +22,16 @@ class Minibatches:
         """The next batches, `[num_batches, batch_size]`."""
         rows = np.empty((num_batches, self.batch_size), np.int32)
         for index in range(num_batches):
-            if self._order.size < self.batch_size:
-                self._order = self._rng.permutation(self.num_rows).astype(np.int32)
-            rows[index] = self._order[: self.batch_size]
-            self._order = self._order[self.batch_size :]
+            rows[index] = self._next()
         return rows
+
+    def skip(self, num_batches: int) -> None:
+        """As `take`, to stand where an earlier run stood."""
+        for _ in range(num_batches):
+            self._next()
+
+    def _next(self) -> np.ndarray:
+        if self._order.size < self.batch_size:
+            self._order = self._rng.permutation(self.num_rows).astype(np.int32)
+        batch, self._order = np.split(self._order, [self.batch_size])
+        return batch

@@ -1,0 +1,256 @@
+"""A run on disk as it goes: numbered files, each whole or not there at all, from which it can go on after any end.
+
+A checkpoint is `checkpoint-N.json`, which names its checksums, and `state-N.safetensors`; draws are in files of their
+own that are written once. The file in JSON comes last: without it the others do not count. Nothing in a checkpoint is
+ever executed, and no file's name is taken from it.
+"""
+
+import hashlib
+import json
+import logging
+import os
+import re
+import shutil
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jaxtyping import PyTree
+from safetensors import SafetensorError
+from safetensors.numpy import load as load_bytes
+from safetensors.numpy import save as save_bytes
+
+logger = logging.getLogger("bsgp")
+
+FORMAT_NAME, FORMAT_VERSION = "bsgp-checkpoint", 1
+EVERY = 60.0
+"""Seconds from one checkpoint to the next."""
+NUM_KEPT = 2
+_NAME = re.compile(r"checkpoint-(\d{6})\.json")
+
+
+class Snapshot(NamedTuple):
+    """All that a run must know to go on."""
+
+    arrays: dict[str, np.ndarray]
+    facts: dict[str, Any]
+    """What JSON can hold."""
+    draws: list[dict[str, np.ndarray]]
+    """Of every stretch, oldest first; in `Checkpoints.save` only those that are new."""
+
+
+class Checkpoints:
+    """The checkpoints of one run in a folder of its own. `settings` are what must be the same to go on."""
+
+    def __init__(
+        self, folder: str | os.PathLike, settings: dict[str, Any], *, resume: bool = False, every: float = EVERY
+    ):
+        self.folder, self.every = Path(folder), every
+        self.settings = json.loads(json.dumps(settings))  # as they come back
+        self._number = 0
+        self._digests: list[str] = []
+        self._saved_at = time.monotonic()
+        self._may_resume = resume
+        check_checkpoint_folder(self.folder)
+
+    @property
+    def is_due(self) -> bool:
+        return time.monotonic() - self._saved_at >= self.every
+
+    # -- reading -----------------------------------------------------------------------------------------------
+
+    def load(self) -> Snapshot | None:
+        """The newest checkpoint that is whole, or None: then the folder is emptied and the run begins anew."""
+        found = sorted(self._numbers(), reverse=True) if self._may_resume else []
+        if not found:
+            self._begin_anew()
+            return None
+        faults = []
+        for number in found:
+            try:
+                return self._read(number)
+            except _DamagedError as fault:
+                faults.append(str(fault))
+                logger.warning(
+                    f"Checkpoint {number} in `{self.folder}` is damaged ({fault}); trying the one before it."
+                )
+        raise ValueError(
+            f"`{self.folder}` must hold a whole checkpoint, got damaged ones only ({faults[0]}). "
+            "Delete the folder, or begin anew without `--resume`."
+        )
+
+    def _begin_anew(self) -> None:
+        if self._numbers() and not self._may_resume:
+            logger.warning(f"The unfinished run in `{self.folder}` is given up: `--resume` would have gone on with it.")
+        if self.folder.exists():
+            for path in self._own_files():
+                path.unlink()
+
+    def _numbers(self) -> list[int]:
+        names = [path.name for path in self.folder.iterdir()] if self.folder.is_dir() else []
+        return [int(match.group(1)) for name in names if (match := _NAME.fullmatch(name))]
+
+    def _read(self, number: int) -> Snapshot:
+        try:
+            document = json.loads((self.folder / f"checkpoint-{number:06d}.json").read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+            raise _DamagedError(f"{type(error).__name__}: {error}") from None
+        if not isinstance(document, dict) or document.get("format") != FORMAT_NAME:
+            raise _DamagedError("it is no checkpoint")
+        if document.get("version") != FORMAT_VERSION:
+            raise ValueError(
+                f"`{self.folder}` must be of checkpoint version {FORMAT_VERSION}, got {document.get('version')!r}. "
+                "Resume it with the version of bsgp that wrote it."
+            )
+        self._check_settings(document.get("settings"))
+        digests, state, facts = (document.get(name) for name in ("draws", "state", "facts"))
+        if not isinstance(digests, list) or not isinstance(state, str) or not isinstance(facts, dict):
+            raise _DamagedError("its fields are not those of a checkpoint")
+        arrays = self._arrays(f"state-{number:06d}.safetensors", state)
+        draws = [self._arrays(_draws_name(at), digest) for at, digest in enumerate(digests)]
+        self._number, self._digests = number, list(digests)
+        return Snapshot(arrays, facts, draws)
+
+    def _check_settings(self, theirs: Any) -> None:
+        if theirs == self.settings:
+            return
+        theirs = theirs if isinstance(theirs, dict) else {}
+        name = next(name for name in {**self.settings, **theirs} if self.settings.get(name) != theirs.get(name))
+        was, now = (json.dumps(which.get(name)) for which in (theirs, self.settings))
+        raise ValueError(
+            f"`--resume` must have the settings and the data of the run in `{self.folder}`, got another `{name}`: "
+            f"it was {was[:60]} and is {now[:60]}. Run it as before, or begin anew without `--resume`."
+        )
+
+    def _arrays(self, name: str, digest: str) -> dict[str, np.ndarray]:
+        try:
+            raw = (self.folder / name).read_bytes()
+        except OSError as error:
+            raise _DamagedError(f"{name}: {error.strerror or error}") from None
+        if hashlib.sha256(raw).hexdigest() != digest:
+            raise _DamagedError(f"{name} does not match its checksum")
+        try:
+            return load_bytes(raw)
+        except (SafetensorError, ValueError, KeyError) as error:
+            raise _DamagedError(f"{name}: {error}") from None
+
+    # -- writing -----------------------------------------------------------------------------------------------
+
+    def save(self, snapshot: Snapshot) -> bool:
+        """Whether it was written. A failing disk does not end a run: it is said, and the last good one stays."""
+        self._saved_at = time.monotonic()
+        number, digests = self._number + 1, list(self._digests)
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            for draws in snapshot.draws:
+                digests.append(self._write(_draws_name(len(digests)), _packed(draws)))
+            state = self._write(f"state-{number:06d}.safetensors", _packed(snapshot.arrays))
+            document = {
+                "format": FORMAT_NAME,
+                "version": FORMAT_VERSION,
+                "settings": self.settings,
+                "state": state,
+                "draws": digests,
+                "facts": snapshot.facts,
+            }
+            self._write(f"checkpoint-{number:06d}.json", json.dumps(document).encode())
+            _flush(self.folder)
+        except OSError as error:
+            kept = f"checkpoint {self._number} stays" if self._number else "there is none yet"
+            logger.warning(
+                f"No checkpoint was written to `{self.folder}` ({error.strerror or error}): the run goes on, {kept}."
+            )
+            return False
+        self._number, self._digests = number, digests
+        self._forget(number - NUM_KEPT)
+        return True
+
+    def _write(self, name: str, content: bytes) -> str:
+        """Write beside, flush, rename; what is left of a failure is removed, and its space is free again."""
+        path = self.folder / name
+        beside = path.with_name(f"{name}.part")
+        try:
+            with beside.open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(beside, path)
+        except OSError:
+            beside.unlink(missing_ok=True)
+            raise
+        return hashlib.sha256(content).hexdigest()
+
+    def _forget(self, number: int) -> None:
+        for name in (f"checkpoint-{number:06d}.json", f"state-{number:06d}.safetensors"):
+            (self.folder / name).unlink(missing_ok=True)
+
+    def remove(self) -> None:
+        """Once the run's result is safe elsewhere."""
+        if self.folder.is_dir():
+            for path in self._own_files():
+                path.unlink(missing_ok=True)
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _own_files(self) -> list[Path]:
+        """Documents first: without them the rest does not count."""
+        return sorted(path for path in self.folder.iterdir() if _is_own(path.name))
+
+
+class _DamagedError(Exception):
+    pass
+
+
+def check_checkpoint_folder(folder: Path) -> None:
+    """A `ValueError` where it holds anything that is not a checkpoint's: that must not be overwritten or removed."""
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"`{folder}` must be a folder, got a file. Choose another place for checkpoints.")
+    others = [path.name for path in folder.iterdir() if not _is_own(path.name)] if folder.is_dir() else []
+    if others:
+        raise ValueError(
+            f"`{folder}` must be new or hold checkpoints only, got `{others[0]}` in it. Choose another folder."
+        )
+
+
+def _is_own(name: str) -> bool:
+    return re.fullmatch(r"(checkpoint-\d{6}\.json|(state|draws)-\d{6}\.safetensors)(\.part)?", name) is not None
+
+
+def _draws_name(index: int) -> str:
+    return f"draws-{index:06d}.safetensors"
+
+
+def _packed(arrays: dict[str, np.ndarray]) -> bytes:
+    # safetensors 0.8.0 corrupts strided arrays without a word
+    return save_bytes({name: np.ascontiguousarray(array) for name, array in arrays.items()})
+
+
+def _flush(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def tree_to_arrays(name: str, tree: PyTree) -> dict[str, np.ndarray]:
+    """The leaves of a tree by number."""
+    return {f"{name}.{at}": np.asarray(leaf) for at, leaf in enumerate(jax.tree.leaves(tree))}
+
+
+def tree_from_arrays(name: str, like: PyTree, arrays: dict[str, np.ndarray], leading: Sequence[int]) -> PyTree:
+    """`tree_to_arrays` undone. Of `like` the first axis is as `leading` says, the others and the type as they are."""
+    leaves, structure = jax.tree.flatten(like)
+    found = []
+    for at, leaf in enumerate(leaves):
+        array, shape = arrays.get(f"{name}.{at}"), (*leading, *leaf.shape[1:])
+        if array is None or array.shape != shape or array.dtype != leaf.dtype:
+            got = "none" if array is None else f"{array.dtype}{list(array.shape)}"
+            raise ValueError(
+                f"The checkpoint must hold `{name}.{at}` as {leaf.dtype}{list(shape)}, got {got}. "
+                "It is of another run: begin anew without `--resume`."
+            )
+        found.append(array)
+    return jax.tree.unflatten(structure, found)

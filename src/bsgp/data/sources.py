@@ -1,0 +1,79 @@
+"""Where the rows of a fit come from: one small interface for tables in memory and on disk."""
+
+import abc
+import hashlib
+from collections.abc import Iterator
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+
+class Rows(NamedTuple):
+    """Some rows, inputs and targets as a model wants them."""
+
+    X: np.ndarray
+    y: np.ndarray
+
+
+class AbstractStream(abc.ABC):
+    """Minibatches of one chain, in an order that its seed decides."""
+
+    batch_size: int
+
+    @abc.abstractmethod
+    def read(self, first_batch: int, num_batches: int) -> Rows:
+        """`X [num_batches B D]` and `y [num_batches B P]`. The same arguments give the same rows, in any order."""
+
+
+class AbstractSource(abc.ABC):
+    """Standardised rows `X [N D]`, `y [N P]`."""
+
+    num_rows: int
+    num_inputs: int
+    num_targets: int
+
+    @property
+    @abc.abstractmethod
+    def fingerprint(self) -> str:
+        """The same for the same rows."""
+
+    @abc.abstractmethod
+    def some_rows(self, count: int, seed: int) -> Rows:
+        """A random subset without replacement."""
+
+    @abc.abstractmethod
+    def chunks(self, num_rows: int = 100_000) -> Iterator[Rows]:
+        """All rows, one stretch after the other."""
+
+
+class AbstractStreamedSource(AbstractSource):
+    """A source whose rows are read from disk as they are needed."""
+
+    @abc.abstractmethod
+    def stream(self, batch_size: int, seed: int) -> AbstractStream: ...
+
+
+class ArraySource(AbstractSource):
+    """Rows in memory."""
+
+    def __init__(self, X: np.ndarray, y: np.ndarray):
+        self.X, self.y = X, y
+        self.num_rows, self.num_inputs = X.shape
+        self.num_targets = y.shape[1]
+
+    @cached_property
+    def fingerprint(self) -> str:
+        digest = hashlib.sha256()
+        for array in (self.X, self.y):
+            digest.update(f"{array.dtype.str} {array.shape}".encode())
+            digest.update(memoryview(np.ascontiguousarray(array)).cast("B"))
+        return digest.hexdigest()
+
+    def some_rows(self, count: int, seed: int) -> Rows:
+        picked = np.random.default_rng(seed).permutation(self.num_rows)[:count]
+        return Rows(self.X[picked], self.y[picked])
+
+    def chunks(self, num_rows: int = 100_000) -> Iterator[Rows]:
+        for start in range(0, self.num_rows, num_rows):
+            yield Rows(self.X[start : start + num_rows], self.y[start : start + num_rows])

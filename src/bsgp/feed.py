@@ -1,0 +1,108 @@
+"""What the chains' next updates look at: row numbers into data in memory, or rows read ahead from disk."""
+
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, DTypeLike, PyTree
+
+from bsgp.data.minibatches import Minibatches
+from bsgp.data.sources import AbstractStreamedSource, Rows
+from bsgp.target import Batch
+
+
+class Feed(NamedTuple):
+    """For every chain and update a minibatch: `rows` are numbers `[C T B]` into `data`, or, without data, rows."""
+
+    data: Batch | None
+    rows: PyTree
+
+
+def batch_at(data: Batch | None, at: PyTree, dtype: DTypeLike) -> Batch:
+    """The minibatch of one update. No row numbers at all stand for all rows."""
+    if data is None:
+        return Batch(at.X.astype(dtype), at.y.astype(dtype))
+    return data if at.size == 0 else Batch(data.X[at], data.y[at])
+
+
+class MemoryFeed:
+    """Of data that is in memory: only row numbers travel to the device."""
+
+    def __init__(self, data: Batch, batch_size: int, seeds: Sequence[int]):
+        num_rows = data.X.shape[0]
+        self._data = data
+        self._minibatches = [Minibatches(num_rows, batch_size, seed) for seed in seeds]
+        self._sees_all = self._minibatches[0].batch_size == num_rows
+        self.position = 0
+
+    def take(self, num_updates: int, times: int = 1) -> Feed:
+        """The next updates' minibatches, each for `times` updates in a row."""
+        num_batches = -(-num_updates // times)
+        self.position += num_batches
+        if self._sees_all:
+            return Feed(self._data, jnp.empty((len(self._minibatches), num_updates, 0), jnp.int32))
+        rows = np.stack([each.take(num_batches) for each in self._minibatches])
+        return Feed(self._data, jnp.asarray(_repeated(rows, times, num_updates)))
+
+    def skip(self, num_batches: int) -> None:
+        """To where an earlier run stood."""
+        self.position += num_batches
+        if not self._sees_all:
+            for each in self._minibatches:
+                each.skip(num_batches)
+
+    def keep(self, chains: Sequence[int]) -> None:
+        self._minibatches = [self._minibatches[chain] for chain in chains]
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class StreamFeed:
+    """Of rows on disk: while the chains work on a chunk, the next one is read."""
+
+    def __init__(self, source: AbstractStreamedSource, batch_size: int, seeds: Sequence[int]):
+        self._streams = [source.stream(batch_size, seed) for seed in seeds]
+        self._reader = ThreadPoolExecutor(1, "bsgp-read-ahead")
+        self._ahead: tuple[tuple[int, int], Future] | None = None
+        self.position = 0
+
+    def take(self, num_updates: int, times: int = 1) -> Feed:
+        wanted = (self.position, -(-num_updates // times))
+        rows = self._ahead[1].result() if self._ahead is not None and self._ahead[0] == wanted else self._read(*wanted)
+        self.position += wanted[1]
+        following = (self.position, wanted[1])
+        self._ahead = (following, self._reader.submit(self._read, *following))
+        return Feed(None, jax.tree.map(lambda x: jnp.asarray(_repeated(x, times, num_updates)), rows))
+
+    def _read(self, first: int, count: int) -> Rows:
+        rows = [stream.read(first, count) for stream in self._streams]
+        return Rows(*(np.stack(parts) for parts in zip(*rows, strict=True)))
+
+    def skip(self, num_batches: int) -> None:
+        self.position += num_batches
+
+    def keep(self, chains: Sequence[int]) -> None:
+        self._drain()
+        self._streams = [self._streams[chain] for chain in chains]
+
+    def close(self) -> None:
+        self._drain()
+        self._reader.shutdown()
+
+    def _drain(self) -> None:
+        if self._ahead is not None:
+            self._ahead[1].cancel() or self._ahead[1].exception()  # a stream has one buffer: wait for who fills it
+            self._ahead = None
+
+
+def _repeated(batches: np.ndarray, times: int, num_updates: int) -> np.ndarray:
+    return batches if times == 1 else np.repeat(batches, times, axis=1)[:, :num_updates]
+
+
+def row_seeds(key: Array, num_chains: int) -> list[int]:
+    """One for the minibatches of each chain."""
+    return [int(seed) for seed in np.asarray(jax.random.randint(key, (num_chains,), 0, 2**31 - 1))]
