@@ -9,6 +9,7 @@ import pytest
 
 import bsgp
 from bsgp import fitting, recipes
+from bsgp.data.sources import as_source
 from bsgp.fitting import ABLATIONS, Options, bsgp_recipe, fit_method
 from bsgp.infer import sample
 from bsgp.likelihoods import Bernoulli, Gaussian, gaussian
@@ -67,7 +68,7 @@ def test_two_layers_and_two_targets(method):
 def test_bsgp_is_what_it_was():
     """`fit_method` adds nothing to the recipe: the same key, the same draws."""
     X, y = regression(40)
-    recipe = recipes.scaled(recipes.named_recipe("default", X, y, gaussian(1, X.dtype), 1), 6, 0.01)
+    recipe = recipes.scaled(recipes.named_recipe("default", as_source(X, y), gaussian(1, X.dtype), 1), 6, 0.01)
     direct = recipes.fit(X, y, gaussian(1, X.dtype), jr.key(0), recipe=recipe)
     by_name = fit_method("bsgp", X, y, gaussian(1, X.dtype), jr.key(0), options=Options(num_inducing=6, effort=0.01))
     np.testing.assert_array_equal(direct.posterior.model.layers[0].V, by_name.posterior.model.layers[0].V)
@@ -91,10 +92,10 @@ def test_ablations_sample_what_they_say(method):
 def test_options_reach_the_recipe(objective):
     X, y = regression(40)
     options = Options(objective=objective, num_inducing=50, effort=0.5, max_seconds=7.0)
-    recipe = bsgp_recipe("bsgp-z-optimised", X, y, gaussian(1, X.dtype), options)
+    recipe = bsgp_recipe("bsgp-z-optimised", as_source(X, y), gaussian(1, X.dtype), options)
     assert (recipe.objective, recipe.treatment["Z"], recipe.num_inducing) == (objective, "optimise", 40)
     assert recipe.plan.max_seconds == 7.0
-    full = bsgp_recipe("bsgp", X, y, gaussian(1, X.dtype), Options())
+    full = bsgp_recipe("bsgp", as_source(X, y), gaussian(1, X.dtype), Options())
     assert recipe.plan.burn_in == full.plan.burn_in // 2
 
 

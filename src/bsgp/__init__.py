@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from bsgp.data.store import Store, open_store
     from bsgp.estimators import BSGPClassifier, BSGPRegressor, load
     from bsgp.fitted import Fit
     from bsgp.fitting import Options, fit_method
@@ -35,12 +36,14 @@ __all__ = [
     "Posterior",
     "Recipe",
     "Run",
+    "Store",
     "Target",
     "default_priors",
     "fit",
     "fit_method",
     "init_deep_gp",
     "load",
+    "open_store",
     "progress_bar",
     "sample",
 ]
@@ -59,12 +62,14 @@ _HOME = {
     "Posterior": "posterior",
     "Recipe": "recipes",
     "Run": "infer",
+    "Store": "data.store",
     "Target": "target",
     "default_priors": "target",
     "fit": "recipes",
     "fit_method": "fitting",
     "init_deep_gp": "model",
     "load": "estimators",
+    "open_store": "data.store",
     "progress_bar": "progress",
     "sample": "infer",
 }

@@ -6,6 +6,8 @@ one moment-matched Gaussian, is another and worse thing.
 
 import numpy as np
 
+_AUC_ROWS = 1_000_000  # ranked at a time: tables may have many millions
+
 
 def mnll(log_density: np.ndarray, y_scale: np.ndarray | float = 1.0) -> float:
     """Mean negative log density over rows and outputs, in the original units of y.
@@ -35,15 +37,23 @@ def gaussian_crps(y: np.ndarray, mean: np.ndarray, sd: np.ndarray | float) -> np
 
 def auc(is_positive: np.ndarray, score: np.ndarray) -> float:
     """Area under the ROC curve; NaN where there is only one class."""
-    from sklearn.metrics import roc_auc_score
-
-    return float(roc_auc_score(is_positive, score)) if 0 < np.sum(is_positive) < len(is_positive) else float("nan")
+    positive, negative = np.sort(score[is_positive]), np.sort(score[~is_positive])
+    if not positive.size or not negative.size:
+        return float("nan")
+    doubled = 0  # the number of pairs in order, those that tie by half: twice that is a whole number
+    for start in range(0, positive.size, _AUC_ROWS):
+        some = positive[start : start + _AUC_ROWS]
+        doubled += int(sum(np.searchsorted(negative, some, side).sum() for side in ("left", "right")))
+    return doubled / (2 * positive.size * negative.size)
 
 
 def mean_auc(codes: np.ndarray, probability: np.ndarray) -> float:
-    """Of two classes the usual AUC; of more the mean of each class against the rest. `probability` is `[N K]`."""
-    if probability.shape[1] == 2:
-        return auc(codes == 1, probability[:, 1])
+    """Of two classes the usual AUC; of more the mean of each class against the rest.
+
+    `probability` is `[N K]`, or `[N 1]` of the second of two classes. Anything that grows with it will do.
+    """
+    if probability.shape[1] <= 2:
+        return auc(codes == 1, probability[:, -1])
     each = [auc(codes == label, probability[:, label]) for label in range(probability.shape[1])]
     return float(np.nanmean(each)) if np.isfinite(each).any() else float("nan")
 

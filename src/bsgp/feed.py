@@ -1,7 +1,7 @@
 """What the chains' next updates look at: row numbers into data in memory, or rows read ahead from disk."""
 
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import NamedTuple
 
 import jax
@@ -10,8 +10,11 @@ import numpy as np
 from jaxtyping import Array, DTypeLike, PyTree
 
 from bsgp.data.minibatches import Minibatches
-from bsgp.data.sources import AbstractStreamedSource, Rows
+from bsgp.data.sources import AbstractSource, AbstractStreamedSource, ArraySource, Rows
 from bsgp.target import Batch
+
+MAX_FIRST_ROWS = 20_000
+"""Of a source on disk, for all that is done before the first update."""
 
 
 class Feed(NamedTuple):
@@ -95,12 +98,29 @@ class StreamFeed:
 
     def _drain(self) -> None:
         if self._ahead is not None:
-            self._ahead[1].cancel() or self._ahead[1].exception()  # a stream has one buffer: wait for who fills it
+            if not self._ahead[1].cancel():
+                wait([self._ahead[1]])  # a stream has one buffer, and someone is filling it
             self._ahead = None
+
+
+def open_feed(data: Batch | AbstractStreamedSource, batch_size: int, seeds: Sequence[int]) -> MemoryFeed | StreamFeed:
+    """With a chain for every seed."""
+    if isinstance(data, Batch):
+        return MemoryFeed(data, batch_size, seeds)
+    return StreamFeed(data, batch_size, seeds)
 
 
 def _repeated(batches: np.ndarray, times: int, num_updates: int) -> np.ndarray:
     return batches if times == 1 else np.repeat(batches, times, axis=1)[:, :num_updates]
+
+
+def rows_to_begin_from(source: AbstractSource, key: Array) -> Rows:
+    """All rows in memory, or a random sample of those on disk, in JAX's precision: for k-means and the like."""
+    if isinstance(source, ArraySource):
+        return Rows(source.X, source.y)
+    seed = int(jax.random.randint(jax.random.fold_in(key, 0), (), 0, 2**31 - 1))
+    rows = source.some_rows(MAX_FIRST_ROWS, seed)
+    return Rows(*(part.astype(jnp.result_type(float)) for part in rows))
 
 
 def row_seeds(key: Array, num_chains: int) -> list[int]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import jax.numpy as jnp
 import jax.random as jr
@@ -9,9 +10,12 @@ import numpy as np
 from jaxtyping import Array
 
 from bsgp import recipes
-from bsgp.checks import check_count, check_matrix, check_option, check_positive
+from bsgp.checkpoints import Checkpoints
+from bsgp.checks import check_count, check_option, check_positive
+from bsgp.data.sources import AbstractSource, ArraySource, as_source
 from bsgp.deep_kernel import fit_dkl
 from bsgp.exact_fits import fit_exact_gp, fit_mcmc_gp
+from bsgp.feed import rows_to_begin_from
 from bsgp.fitted import Fit
 from bsgp.history import Report, silent
 from bsgp.implicit import ImplicitPlan, fit_implicit
@@ -74,17 +78,22 @@ class _Task:
     """One call of `fit_method`, as the methods see it."""
 
     method: str
-    X: np.ndarray
-    y: np.ndarray
+    source: AbstractSource
     likelihood: AbstractLikelihood
     key: Array
     options: Options
     report: Report
     clock: Clock
+    checkpoints: Checkpoints | None
+
+    @property
+    def rows(self) -> tuple[Any, np.ndarray | None]:
+        """`X`, `y` as methods take them: arrays, or a source on disk and None."""
+        return self.source.rows if isinstance(self.source, ArraySource) else (self.source, None)
 
     @property
     def num_rows(self) -> int:
-        return self.X.shape[0]
+        return self.source.num_rows
 
     def times(self, count: int) -> int:
         """A number of updates, with the user's effort."""
@@ -101,27 +110,35 @@ class _Task:
             likelihood = Gaussian(jnp.full_like(likelihood.noise_variance, START_NOISE))
         num_inducing = min(self.options.num_inducing or 100, self.num_rows)
         return init_deep_gp(
-            self.X, likelihood, key,
-            num_targets=self.y.shape[1], num_inducing=num_inducing, depth=self.options.depth,
+            rows_to_begin_from(self.source, key).X, likelihood, key,
+            num_targets=self.source.num_targets, num_inducing=num_inducing, depth=self.options.depth,
         )  # fmt: skip
 
 
 def fit_method(
     method: str,
-    X: np.ndarray,
-    y: np.ndarray,
+    X,
+    y,
     likelihood: AbstractLikelihood,
     key: Array,
     *,
     options: Options = Options(),
     report: Report | None = None,
+    checkpoints: Checkpoints | None = None,
 ) -> Fit:
-    """Fit standardised `X [N D]`, `y [N P]` with a method of `bsgp.methods`."""
+    """Fit standardised `X [N D]`, `y [N P]`, or a source and None, with a method of `bsgp.methods`."""
     check_method(method, likelihood, options)
+    about, source = METHODS[method], as_source(X, y)
+    if not isinstance(source, ArraySource) and not about.can_stream:
+        raise ValueError(
+            f"`{method}` must have all rows in memory, got a source on disk. Pass fewer rows, or use "
+            f"{_others('can_stream')}."
+        )
+    if checkpoints is not None and not about.can_resume:
+        raise ValueError(f"`{method}` writes no checkpoints, got a folder for them. Use {_others('can_resume')}.")
     let_go_of_programs()
-    X = check_matrix("X", X)
-    y = check_matrix("y", y, rows=X.shape[0])
-    task = _Task(method, X, y, likelihood, key, options, report or silent, Clock(options.max_seconds))
+    clock = Clock(options.max_seconds)
+    task = _Task(method, source, likelihood, key, options, report or silent, clock, checkpoints)
     return _FITS[method](task)
 
 
@@ -144,14 +161,15 @@ def _others(flag: str) -> str:
     return ", ".join(f"`{name}`" for name, method in METHODS.items() if getattr(method, flag))
 
 
-def bsgp_recipe(method: str, X: np.ndarray, y: np.ndarray, likelihood: AbstractLikelihood, options: Options) -> Recipe:
+def bsgp_recipe(method: str, source: AbstractSource, likelihood: AbstractLikelihood, options: Options) -> Recipe:
     """The recipe of bsgp, of one of its ablations, or of sghmc-dgp, with a user's options."""
     if method == "sghmc-dgp":
-        recipe = recipes.sghmc_dgp_recipe(X.shape[0], X.shape[1], y.shape[1], options.depth)
+        size = source.num_rows, source.num_inputs, source.num_targets
+        recipe = recipes.sghmc_dgp_recipe(*size, options.depth)
     else:
-        recipe = named_recipe(options.recipe, X, y, likelihood, options.depth)
+        recipe = named_recipe(options.recipe, source, likelihood, options.depth)
         recipe = replace(recipe, objective=options.objective, treatment={**recipe.treatment, **ABLATIONS[method]})
-    num_inducing = min(options.num_inducing or recipe.num_inducing, X.shape[0])
+    num_inducing = min(options.num_inducing or recipe.num_inducing, source.num_rows)
     recipe = scaled(recipe, num_inducing, options.effort)
     plan = replace(recipe.plan, max_seconds=options.max_seconds, thinning=options.thinning or recipe.plan.thinning)
     return replace(recipe, plan=plan)
@@ -160,12 +178,13 @@ def bsgp_recipe(method: str, X: np.ndarray, y: np.ndarray, likelihood: AbstractL
 def _fit_bsgp(task: _Task) -> Fit:
     options = task.options
     return recipes.fit(
-        task.X, task.y, task.likelihood, task.key,
-        recipe=bsgp_recipe(task.method, task.X, task.y, task.likelihood, options),
+        *task.rows, task.likelihood, task.key,
+        recipe=bsgp_recipe(task.method, task.source, task.likelihood, options),
         depth=options.depth,
         inducing_prior=options.inducing_prior,
         num_chains=options.num_chains,
         report=task.report,
+        checkpoints=task.checkpoints,
     )  # fmt: skip
 
 
@@ -184,7 +203,7 @@ def _fit_variational(task: _Task) -> Fit:
     objective = "vfe" if task.method == "svgp" else "fitc"
     target = _optimised_target(task.start_model(model_key), task.num_rows, objective)
     plan = _variational_plan(task)
-    return fit_variational(target, task.X, task.y, key, plan=plan, report=task.report, clock=task.clock)
+    return fit_variational(target, *task.rows, key, plan=plan, report=task.report, clock=task.clock)
 
 
 def _fit_implicit(task: _Task) -> Fit:
@@ -192,7 +211,7 @@ def _fit_implicit(task: _Task) -> Fit:
     target = _optimised_target(task.start_model(model_key), task.num_rows, "fitc")
     # on few rows the log of the expectation goes on to overfit where an expectation of the log would have settled
     plan = ImplicitPlan(num_steps=task.by_rows(1_500, 6_000))
-    return fit_implicit(target, task.X, task.y, key, plan=plan, report=task.report, clock=task.clock)
+    return fit_implicit(target, *task.rows, key, plan=plan, report=task.report, clock=task.clock)
 
 
 def _nuts_plan(task: _Task) -> NutsPlan:
@@ -202,7 +221,7 @@ def _nuts_plan(task: _Task) -> NutsPlan:
 def _fit_mcmc_svgp(task: _Task) -> Fit:
     model_key, key = jr.split(task.key)
     return fit_mcmc_svgp(
-        task.start_model(model_key), task.X, task.y, key,
+        task.start_model(model_key), *task.rows, key,
         plan=_nuts_plan(task),
         optimisation=_variational_plan(task),
         num_chains=task.options.num_chains,
@@ -213,7 +232,7 @@ def _fit_mcmc_svgp(task: _Task) -> Fit:
 
 def _fit_mcmc_gp(task: _Task) -> Fit:
     return fit_mcmc_gp(
-        task.X, task.y, task.likelihood, task.key,
+        *task.rows, task.likelihood, task.key,
         plan=_nuts_plan(task), num_chains=task.options.num_chains, report=task.report, clock=task.clock,
     )  # fmt: skip
 
@@ -221,20 +240,18 @@ def _fit_mcmc_gp(task: _Task) -> Fit:
 def _fit_exact_gp(task: _Task) -> Fit:
     num_steps = task.times(200)
     return fit_exact_gp(
-        task.X, task.y, task.likelihood, task.key, num_steps=num_steps, report=task.report, clock=task.clock
+        *task.rows, task.likelihood, task.key, num_steps=num_steps, report=task.report, clock=task.clock
     )
 
 
 def _fit_kiss_gp(task: _Task) -> Fit:
     num_steps = task.times(100)
-    return fit_kiss_gp(
-        task.X, task.y, task.likelihood, task.key, num_steps=num_steps, report=task.report, clock=task.clock
-    )
+    return fit_kiss_gp(*task.rows, task.likelihood, task.key, num_steps=num_steps, report=task.report, clock=task.clock)
 
 
 def _fit_dkl(task: _Task) -> Fit:
     effort = task.options.effort
-    return fit_dkl(task.X, task.y, task.likelihood, task.key, effort=effort, report=task.report, clock=task.clock)
+    return fit_dkl(*task.rows, task.likelihood, task.key, effort=effort, report=task.report, clock=task.clock)
 
 
 _FITS: dict[str, Callable[[_Task], Fit]] = {

@@ -253,7 +253,7 @@ def fit_implicit(
 ) -> Fit:
     """Optimise the pair and every free block of `target`."""
     clock = clock or Clock()
-    data = target.all_rows(X, y)
+    data = target.data_of(X, y)
     init_key, step_key, draw_key = jr.split(key, 3)
     gp, pair = start(target), init_pair(target.model, plan, init_key)
     rates = plan.learning_rate, plan.generator_rate, plan.discriminator_rate

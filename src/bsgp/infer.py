@@ -28,7 +28,7 @@ from bsgp.chunks import (
     warm_start_optimiser,
 )
 from bsgp.data.sources import AbstractStreamedSource
-from bsgp.feed import MemoryFeed, StreamFeed, row_seeds
+from bsgp.feed import open_feed, row_seeds
 from bsgp.health import ADVICE, DivergenceError, Fault, drift_warnings, faults, temperature_warnings
 from bsgp.history import History, Report, silent
 from bsgp.model import DeepGP
@@ -114,36 +114,20 @@ def sample(
     report: Report | None = None,
     checkpoints: Checkpoints | None = None,
 ) -> Run:
-    """Draw from `target` given all data `X [N D]`, `y [N P]`. The same key gives the same draws.
+    """Draw from `target` given all data `X [N D]`, `y [N P]`, or a streamed source and None. The same key gives the
+    same draws.
 
     `chains` of an earlier run on the same target and data are gone on with, with no warm start and no burn-in.
     With `checkpoints` the run is kept on disk as it goes, and goes on from there.
     """
-    return sample_source(
-        target, target.all_rows(X, y), key,
-        plan=plan, num_chains=num_chains, chains=chains, report=report, checkpoints=checkpoints,
-    )  # fmt: skip
-
-
-def sample_source(
-    target: Target,
-    rows: Batch | AbstractStreamedSource,
-    key: Array,
-    *,
-    plan: Plan = Plan(),
-    num_chains: int = 1,
-    chains: Chain | None = None,
-    report: Report | None = None,
-    checkpoints: Checkpoints | None = None,
-) -> Run:
-    """As `sample`, of rows that are in memory or are read from disk as they are needed."""
+    data = target.data_of(X, y)
     check_count("num_chains", num_chains)
     if not jax.tree.leaves(target.select(target.model, "sample")):
         raise ValueError(
             f"`treatment` must sample at least one block, got {dict(target.treatment)}. "
             "Sample u, at least: it is what the predictive distribution is made of."
         )
-    loop = _Loop(target, rows, key, plan, num_chains, report or silent, checkpoints)
+    loop = _Loop(target, data, key, plan, num_chains, report or silent, checkpoints)
     try:
         return loop.run(chains)
     finally:
@@ -191,7 +175,7 @@ class _Loop:
     def __init__(
         self,
         target: Target,
-        rows: Batch | AbstractStreamedSource,
+        data: Batch | AbstractStreamedSource,
         key: Array,
         plan: Plan,
         num_chains: int,
@@ -200,9 +184,7 @@ class _Loop:
     ):
         start_key, batch_key, self.key = jr.split(key, 3)
         self.target, self.plan, self.report, self.checkpoints = target, plan, report, checkpoints
-        seeds = row_seeds(batch_key, num_chains)
-        in_memory = isinstance(rows, Batch)
-        self.feed = (MemoryFeed if in_memory else StreamFeed)(rows, plan.batch_size, seeds)  # pyright: ignore
+        self.feed = open_feed(data, plan.batch_size, row_seeds(batch_key, num_chains))
         self.names = list(range(num_chains))
         """The numbers of the chains that are still there."""
         self.positions: PyTree = scattered_starts(target, start_key, num_chains, plan.start_spread)
@@ -504,8 +486,8 @@ class _Loop:
         arrays, facts = saved.arrays, saved.facts
         try:
             phase, names = facts["phase"], [int(name) for name in facts["chains"]]
-            if not set(names) <= set(self.names) or not names:
-                raise ValueError(f"its chains are {names}")
+            if phase not in PHASES or not names or not set(names) <= set(self.names):
+                raise ValueError(f"its phase is {phase!r} and its chains are {names}")
             self.trace.energy = {p: arrays[f"energy.{p}"] for p in PHASES if f"energy.{p}" in arrays}
             self.trace.step_size = list(arrays.get("step_size", ()))
             self.trace.events, self.trace.stopped = list(facts["events"]), list(facts["stopped"])

@@ -20,7 +20,9 @@ class Method:
     has_chains: bool = False
     """Whether it draws Markov chains, rather than optimise."""
     can_resume: bool = False
-    """Whether more draws can be added to a fit."""
+    """Whether more draws can be added to a fit, and a fit be gone on with from a checkpoint."""
+    can_stream: bool = False
+    """Whether it looks at minibatches only, so that rows may stay on disk."""
 
 
 METHODS: dict[str, Method] = {
@@ -34,6 +36,7 @@ METHODS: dict[str, Method] = {
         is_deep=True,
         has_chains=True,
         can_resume=True,
+        can_stream=True,
     ),
     "bsgp-z-optimised": Method(
         objective="fitc or vfe",
@@ -45,6 +48,7 @@ METHODS: dict[str, Method] = {
         is_deep=True,
         has_chains=True,
         can_resume=True,
+        can_stream=True,
     ),
     "bsgp-u": Method(
         objective="fitc or vfe",
@@ -56,6 +60,7 @@ METHODS: dict[str, Method] = {
         is_deep=True,
         has_chains=True,
         can_resume=True,
+        can_stream=True,
     ),
     "sghmc-dgp": Method(
         objective="log of the expectation",
@@ -67,6 +72,7 @@ METHODS: dict[str, Method] = {
         is_deep=True,
         has_chains=True,
         can_resume=True,
+        can_stream=True,
     ),
     "ipvi-dgp": Method(
         objective="log of the expectation",
@@ -76,6 +82,7 @@ METHODS: dict[str, Method] = {
         noise="optimise",
         about="An implicit posterior over u, learned by a generator and a discriminator.",
         is_deep=True,
+        can_stream=True,
     ),
     "svgp": Method(
         objective="vfe",
@@ -85,6 +92,7 @@ METHODS: dict[str, Method] = {
         noise="optimise",
         about="A Gaussian posterior over u with full covariance, by the evidence lower bound.",
         is_deep=True,
+        can_stream=True,
     ),
     "fitc-svgp": Method(
         objective="fitc",
@@ -94,6 +102,7 @@ METHODS: dict[str, Method] = {
         noise="optimise",
         about="svgp with the FITC objective: a noise that differs from row to row.",
         is_deep=True,
+        can_stream=True,
     ),
     "mcmc-svgp": Method(
         objective="vfe",

@@ -12,7 +12,8 @@ import numpy as np
 import optax
 from jaxtyping import Array
 
-from bsgp.data.minibatches import Minibatches
+from bsgp.data.sources import AbstractStreamedSource
+from bsgp.feed import Feed, batch_at, open_feed
 from bsgp.health import DivergenceError
 from bsgp.history import History, Report
 from bsgp.target import Batch
@@ -87,7 +88,7 @@ def even_chunk(total: int, most: int) -> int:
 def run_steps(
     step: Step,
     state: Any,
-    data: Batch,
+    data: Batch | AbstractStreamedSource,
     key: Array,
     *,
     num_steps: int,
@@ -100,26 +101,24 @@ def run_steps(
 ) -> Optimised:
     """`num_steps` steps, or as many as fit into `share` of the clock's time or come before Ctrl-C."""
     seed_key, key = jr.split(key)
-    num_rows = data.X.shape[0]
-    minibatches = Minibatches(num_rows, batch_size, int(jr.randint(seed_key, (), 0, 2**31 - 1)))
-    sees_all = minibatches.batch_size == num_rows
+    feed = open_feed(data, batch_size, [int(jr.randint(seed_key, (), 0, 2**31 - 1))])
+    dtype = jnp.result_type(float)  # of the run: JAX's own, whatever a source holds
 
     @eqx.filter_jit
-    def advance(state, key, data, rows):
+    def advance(state, keys, given: Feed):
         def one(state, at):
             step_key, picked = at
-            return step(state, data if sees_all else Batch(data.X[picked], data.y[picked]), step_key)
+            return step(state, batch_at(given.data, picked, dtype), step_key)
 
-        return jax.lax.scan(one, state, (jr.split(key, rows.shape[0]), rows))
+        return jax.lax.scan(one, state, (keys, jax.tree.map(lambda x: x[0], given.rows)))
 
     chunk, energies, interrupted = even_chunk(num_steps, chunk), [], False
     done = 0
     try:
         while done < num_steps:
             size = min(chunk, num_steps - done)
-            rows = np.zeros((size, 0), np.int32) if sees_all else minibatches.take(size)
             key, chunk_key = jr.split(key)
-            after, energy = advance(state, chunk_key, data, jnp.asarray(rows))
+            after, energy = advance(state, jr.split(chunk_key, size), feed.take(size))
             energy = np.asarray(energy)
             _check_finite(phase, done, energy)
             state, done = after, done + size
@@ -132,6 +131,8 @@ def run_steps(
         if not energies:
             raise
         interrupted = True
+    finally:
+        feed.close()
     energy = np.concatenate(energies) if energies else np.empty(0)
     return Optimised(state, energy[None, :], interrupted)
 
@@ -140,7 +141,7 @@ def minimise(
     loss: Callable[[Any, Batch, Array], Array],
     free: Any,
     optimiser: optax.GradientTransformation,
-    data: Batch,
+    data: Batch | AbstractStreamedSource,
     key: Array,
     *,
     num_steps: int,

@@ -1,5 +1,6 @@
 """Predictions as columns of a table."""
 
+import jax.random as jr
 import numpy as np
 
 from bsgp.data.tables import Table
@@ -8,19 +9,33 @@ from bsgp.estimators import BSGPClassifier, BSGPRegressor
 LEVELS = {"q05": 0.05, "q50": 0.5, "q95": 0.95}
 
 
-def prediction_columns(model: BSGPRegressor | BSGPClassifier, X: Table) -> dict[str, np.ndarray]:
-    """`mean, std, q05, q50, q95`, behind the target's name if there are several; or `p_<class>` and `label`."""
+def prediction_columns(model: BSGPRegressor | BSGPClassifier, X: Table, chunk: int = 0) -> dict[str, np.ndarray]:
+    """`mean, std, q05, q50, q95`, behind the target's name if there are several; or `p_<class>` and `label`.
+
+    `chunk` is the place of these rows among those of a larger table.
+    """
+    # hidden layers are drawn: with the same key the first row of every chunk would get the same numbers
+    key = jr.fold_in(model._predict_key, chunk) if chunk else model._predict_key
+    inputs = model.encode(X)
+    mean, variance = model.posterior_.predict(inputs, key)
     if isinstance(model, BSGPClassifier):
-        probability = model.predict_proba(X)
-        columns = {f"p_{label}": probability[:, index] for index, label in enumerate(model.classes_)}
-        return {**columns, "label": model.classes_[np.argmax(probability, axis=1)]}
-    names = model.target_names_
-    shape = (X.num_rows, len(names))
-    mean, std = (np.reshape(part, shape) for part in model.predict(X, return_std=True))
-    quantiles = np.reshape(model.predict_quantiles(X, list(LEVELS.values())), (*shape, len(LEVELS)))
+        return _class_columns(model.classes_, np.asarray(mean, np.float64))
+    centre, scale = model.target_mean, model.target_scale
+    mean, std = mean * scale + centre, np.sqrt(variance) * scale
+    quantiles = model.posterior_.quantiles(inputs, list(LEVELS.values()), key) * scale[:, None] + centre[:, None]
     columns = {}
-    for index, name in enumerate(names):
-        prefix = f"{name}_" if len(names) > 1 else ""
+    for index, name in enumerate(model.target_names_):
+        prefix = f"{name}_" if len(model.target_names_) > 1 else ""
         columns[f"{prefix}mean"], columns[f"{prefix}std"] = mean[:, index], std[:, index]
         columns |= {f"{prefix}{level}": quantiles[:, index, k] for k, level in enumerate(LEVELS)}
     return columns
+
+
+def _class_columns(classes: np.ndarray, probability: np.ndarray) -> dict[str, np.ndarray]:
+    """Of two classes the model predicts the second alone."""
+    if probability.shape[1] == 1:
+        probability = np.concatenate([1.0 - probability, probability], axis=1)
+    else:
+        probability = probability / probability.sum(axis=1, keepdims=True)
+    columns = {f"p_{label}": probability[:, index] for index, label in enumerate(classes)}
+    return {**columns, "label": classes[np.argmax(probability, axis=1)]}

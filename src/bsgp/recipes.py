@@ -12,7 +12,10 @@ from jaxtyping import Array
 
 from bsgp.anchor import Anchor
 from bsgp.bijectors import Exp
-from bsgp.checks import check_count, check_matrix, check_option
+from bsgp.checkpoints import Checkpoints
+from bsgp.checks import check_count, check_option
+from bsgp.data.sources import AbstractSource, Rows, as_source
+from bsgp.feed import rows_to_begin_from
 from bsgp.fitted import Fit
 from bsgp.history import Report
 from bsgp.inducing import AbstractInducingPrior
@@ -134,8 +137,9 @@ def scaled(recipe: Recipe, num_inducing: int | None = None, scale: float = 1.0) 
 RECIPES: dict[str, Callable[[int, int, int, int], Recipe]] = {"default": default_recipe, "paper": paper_recipe}
 
 
-def named_recipe(name: str, X: np.ndarray, y: np.ndarray, likelihood: AbstractLikelihood, depth: int) -> Recipe:
-    recipe = RECIPES[check_option("recipe", name, list(RECIPES))](X.shape[0], X.shape[1], y.shape[1], depth)
+def named_recipe(name: str, source: AbstractSource, likelihood: AbstractLikelihood, depth: int) -> Recipe:
+    size = source.num_rows, source.num_inputs, source.num_targets
+    recipe = RECIPES[check_option("recipe", name, list(RECIPES))](*size, depth)
     if recipe.num_anchor is not None and not isinstance(likelihood, Gaussian):
         # longer chains in the place of better ones
         plan = replace(PLAIN_PLAN, warm_start=max(PLAIN_PLAN.warm_start, recipe.plan.warm_start))
@@ -144,8 +148,8 @@ def named_recipe(name: str, X: np.ndarray, y: np.ndarray, likelihood: AbstractLi
 
 
 def fit(
-    X: np.ndarray,
-    y: np.ndarray,
+    X,
+    y,
     likelihood: AbstractLikelihood,
     key: Array,
     *,
@@ -154,44 +158,48 @@ def fit(
     inducing_prior: AbstractInducingPrior | None = None,
     num_chains: int = 1,
     report: Report | None = None,
+    checkpoints: Checkpoints | None = None,
 ) -> Fit:
-    """Fit standardised `X [N D]`, `y [N P]`."""
-    X = check_matrix("X", X)
-    y = check_matrix("y", y, rows=X.shape[0])
+    """Fit standardised `X [N D]`, `y [N P]`, or a source and None."""
+    source = as_source(X, y)
     depth = check_count("depth", depth)
     if isinstance(recipe, str):
-        recipe = named_recipe(recipe, X, y, likelihood, depth)
+        recipe = named_recipe(recipe, source, likelihood, depth)
     if isinstance(likelihood, Gaussian):
         likelihood = _start_noise(likelihood, recipe)
     model_key, anchor_key, sample_key = jr.split(key, 3)
+    first = rows_to_begin_from(source, model_key)
     model = init_deep_gp(
-        X, likelihood, model_key,
-        num_targets=y.shape[1],
+        first.X, likelihood, model_key,
+        num_targets=source.num_targets,
         num_inducing=recipe.num_inducing,
         depth=depth,
         kernel=partial(stationary, RBF, variance=recipe.start_variance),
     )  # fmt: skip
     target = Target(
         model,
-        X.shape[0],
-        anchor=_anchor(X, y, likelihood, recipe, anchor_key),
+        source.num_rows,
+        anchor=_anchor(first, likelihood, recipe, anchor_key),
         priors=_priors(model, recipe, inducing_prior),
         objective=recipe.objective,
         treatment=recipe.treatment,
     )
-    run = sample(target, X, y, sample_key, plan=recipe.plan, num_chains=num_chains, report=report)
+    run = sample(
+        target, source, None, sample_key,
+        plan=recipe.plan, num_chains=num_chains, report=report, checkpoints=checkpoints,
+    )  # fmt: skip
     return Fit(Posterior.from_run(run), run.history, run)
 
 
-def extend(fitted: Fit, X: np.ndarray, y: np.ndarray, key: Array, *, report: Report | None = None) -> Fit:
+def extend(fitted: Fit, X, y, key: Array, *, report: Report | None = None) -> Fit:
     """As many draws again from where the chains stand, behind those that there are. `X`, `y` as they were."""
     before = fitted.run
     if before is None:
         raise ValueError("`fitted` must come from a sampler, got a fit without chains. Fit anew, with more steps.")
-    num_chains = fitted.posterior.num_chains
     after = sample(
-        before.target, X, y, key, plan=before.plan, num_chains=num_chains, chains=before.chains, report=report
-    )
+        before.target, X, y, key,
+        plan=before.plan, num_chains=fitted.posterior.num_chains, chains=before.chains, report=report,
+    )  # fmt: skip
     run = join(before, after)
     return Fit(Posterior.from_run(run), run.history, run)
 
@@ -203,13 +211,13 @@ def _start_noise(likelihood: Gaussian, recipe: Recipe) -> Gaussian:
     return Gaussian(noise[:1], shared_by=noise.shape[0]) if recipe.shares_noise else Gaussian(noise)
 
 
-def _anchor(X, y, likelihood: AbstractLikelihood, recipe: Recipe, key: Array) -> Anchor | None:
+def _anchor(first: Rows, likelihood: AbstractLikelihood, recipe: Recipe, key: Array) -> Anchor | None:
     if recipe.num_anchor is None or not isinstance(likelihood, Gaussian):
         return None
     rows = slice(None)
-    if recipe.num_anchor < X.shape[0]:
-        rows = np.asarray(jr.choice(key, X.shape[0], (recipe.num_anchor,), replace=False))
-    return Anchor(jnp.asarray(X[rows]), jnp.asarray(y[rows]))
+    if recipe.num_anchor < len(first.X):
+        rows = np.asarray(jr.choice(key, len(first.X), (recipe.num_anchor,), replace=False))
+    return Anchor(jnp.asarray(first.X[rows]), jnp.asarray(first.y[rows]))
 
 
 def _priors(model: DeepGP, recipe: Recipe, inducing_prior: AbstractInducingPrior | None) -> DeepGP:

@@ -16,6 +16,7 @@ from jaxtyping import Array, Float, PyTree
 from bsgp.anchor import Anchor, Conditional
 from bsgp.bijectors import AbstractBijector, Identity
 from bsgp.checks import check_count, check_matrix, check_option
+from bsgp.data.sources import AbstractStreamedSource, ArraySource
 from bsgp.fastpath import moments
 from bsgp.inducing import AbstractInducingPrior, InducingNormal, InducingUniform
 from bsgp.likelihoods import Gaussian
@@ -155,12 +156,27 @@ class Target(eqx.Module):
                 f"{likelihood}, u: {self._treats('u')!r} and {self.num_passes}. Pass `anchor=None`."
             )
 
+    def data_of(self, X, y=None) -> Batch | AbstractStreamedSource:
+        """As `all_rows`, or a source and None: rows on disk stay there."""
+        if isinstance(X, AbstractStreamedSource):
+            return self._checked(X)
+        return self.all_rows(*X.rows) if isinstance(X, ArraySource) else self.all_rows(X, y)
+
     def all_rows(self, X, y) -> Batch:
         """All of the data, checked against the model."""
         X = check_matrix("X", X, columns=self.model.num_inputs, rows=self.num_data)
         y = self.model.likelihood.check_targets(check_matrix("y", y, rows=X.shape[0]))
         X = jnp.asarray(X)
         return Batch(X, jnp.asarray(y, X.dtype))
+
+    def _checked(self, source: AbstractStreamedSource) -> AbstractStreamedSource:
+        expected, got = (self.num_data, self.model.num_inputs), (source.num_rows, source.num_inputs)
+        if expected != got:
+            raise ValueError(
+                f"The source must have {expected[0]} rows and {expected[1]} inputs, got {got[0]} and {got[1]}. "
+                "Build the target for this source."
+            )
+        return source
 
     def _treats(self, block: str) -> str:
         return dict(self.treatment)[block]

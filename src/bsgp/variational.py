@@ -133,7 +133,7 @@ def fit_variational(
     `share` is the part of the clock's time that may be taken, if that is limited.
     """
     clock = clock or Clock()
-    data = target.all_rows(X, y)
+    data = target.data_of(X, y)
 
     def loss(at, batch, step_key):
         model = gaussian_model(target, at)

@@ -11,8 +11,9 @@ from bsgp import __version__
 from bsgp.cli.bench import bench_app
 from bsgp.cli.data import data_app
 from bsgp.cli.demo import demo
+from bsgp.cli.fit import fit
 from bsgp.cli.methods import methods
-from bsgp.cli.model import evaluate, fit, predict, report
+from bsgp.cli.model import evaluate, predict, report
 
 app = App(
     name="bsgp",

@@ -1,5 +1,6 @@
 """What the commands share: options that mean the same everywhere, and where output goes."""
 
+import logging
 from pathlib import Path
 from typing import Annotated
 
@@ -37,3 +38,17 @@ def output(quiet: bool = False):
     if not console.is_terminal:
         console.width = 160
     return console
+
+
+def say_as_told(quiet: bool, verbose: bool) -> None:
+    """What was done to a table is said on standard error, one line each, once: a score encodes its rows repeatedly."""
+    said: set[str] = set()
+
+    def is_new(record: logging.LogRecord) -> bool:
+        message = record.getMessage()
+        return message not in said and not said.add(message)
+
+    logging.basicConfig(format="bsgp: %(message)s")
+    logger = logging.getLogger("bsgp")
+    logger.setLevel(logging.ERROR if quiet else logging.DEBUG if verbose else logging.WARNING)
+    logger.filters = [is_new]

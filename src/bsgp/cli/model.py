@@ -1,111 +1,26 @@
-"""`bsgp fit`, `predict`, `evaluate` and `report`: from a table to a model, and from a model to its predictions."""
+"""`bsgp predict`, `evaluate` and `report`: from a model to its predictions, and how good they are."""
 
 import json
 import logging
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
 
-from bsgp.checks import check_option
-from bsgp.cli.common import Json, Quiet, Verbose, names, output
+from bsgp.cli.common import Json, Quiet, Verbose, output, say_as_told
 
-TASKS = ("regression", "classification")
 Model = Annotated[Path, Parameter(help="Folder that `bsgp fit` wrote.")]
-NewTable = Annotated[Path, Parameter(help="Table with the columns that the model was fitted on: CSV or Parquet.")]
+NewTable = Annotated[
+    Path, Parameter(help="Table with the columns that the model was fitted on: CSV, Parquet or a folder of Parquet.")
+]
+MAX_REPORT_ROWS = 200_000
+_CHUNK_CELLS = 5_000_000  # of encoded inputs, 40 MB: categories make many columns of one
+_SAY_SECONDS = 5.0
 
-
-def fit(
-    train: Annotated[Path, Parameter(help="Table to learn from: .csv, .csv.gz, .tsv or .parquet.")],
-    *,
-    target: Annotated[str, Parameter(help="Column to predict, or several numeric ones with commas.")],
-    out: Annotated[Path, Parameter(help="Folder for the model; an older model there is replaced.")],
-    task: Annotated[str | None, Parameter(help="`regression` or `classification`; else by the target's kind.")] = None,
-    ignore: Annotated[str | None, Parameter(help="Columns to leave out, with commas.")] = None,
-    method: Annotated[str, Parameter(help="One that `bsgp methods` lists.")] = "bsgp",
-    depth: Annotated[int, Parameter(help="Layers.")] = 1,
-    num_inducing: Annotated[int | None, Parameter(help="Inducing points; else the recipe's.")] = None,
-    chains: Annotated[int, Parameter(help="Markov chains.")] = 1,
-    objective: Annotated[str, Parameter(help="`fitc` or `vfe`.")] = "fitc",
-    inducing_prior: Annotated[str, Parameter(help="normal, determinantal, strauss[-hard] or uniform.")] = "normal",
-    recipe: Annotated[str, Parameter(help="`default`, or `paper` for what the authors did.")] = "default",
-    effort: Annotated[float, Parameter(help="Multiplies the recipe's number of updates.")] = 1.0,
-    max_seconds: Annotated[float | None, Parameter(help="Stop sampling then, with what was drawn so far.")] = None,
-    float32: Annotated[bool, Parameter(negative="", help="Half the precision, about half the time.")] = False,
-    seed: int = 0,
-    quiet: Quiet = False,
-    verbose: Verbose = False,
-    as_json: Json = False,
-) -> None:
-    """Fit a table and save the model.
-
-    Columns may be numbers, booleans or text with few values; missing values are filled in and marked.
-
-    Example: bsgp fit train.csv --target price --out model
-
-    Example: bsgp fit flights.parquet --target late --task classification --ignore id,date --out model --max-seconds 300
-    """
-    from bsgp.data.files import read_table
-    from bsgp.data.targets import targets_of, task_of
-    from bsgp.startup import enable_compilation_cache
-    from bsgp.storage import check_writable
-
-    _say_as_told(quiet, verbose)
-    check_writable(out)
-    if task is not None:
-        check_option("--task", task, TASKS)
-    table = read_table(train)
-    target_names, ignored = names(target), names(ignore)
-    y, table = targets_of(table.without(ignored), target_names)
-    chosen_task = task_of(y, task)
-
-    from bsgp.estimators import BSGPClassifier, BSGPRegressor
-
-    enable_compilation_cache()
-    kind = BSGPRegressor if chosen_task == "regression" else BSGPClassifier
-    model = kind(
-        method=method, depth=depth, num_inducing=num_inducing, num_chains=chains, objective=objective,
-        inducing_prior=inducing_prior, recipe=recipe, effort=effort, max_seconds=max_seconds,
-        precision="float32" if float32 else "float64", verbose=not quiet, random_state=seed,
-    )  # fmt: skip
-    model.fit(table, y.values(chosen_task))
-    model.target_names_ = tuple(target_names)
-    model.save(out, about={"source": train.name, "ignored": ignored})
-    summary = {
-        "model": str(out),
-        "task": chosen_task,
-        "targets": target_names,
-        "rows": model.num_rows_,
-        "inputs": len(model.schema_.features),
-        "notes": list(model.notes_),
-        **model.diagnostics_.to_json(),
-        "verdict": model.diagnostics_.verdict,
-    }
-    if as_json:
-        print(json.dumps(summary))
-        return
-    found = model.diagnostics_
-    console = output(quiet)
-    console.print(
-        f"{chosen_task.capitalize()} of {', '.join(target_names)} on {model.num_rows_:,} rows and "
-        f"{summary['inputs']} columns: {found.evaluations:,} {_updates(found.num_chains, found.is_sampled)} "
-        f"in {found.seconds:.0f} s.",
-        markup=False,
-    )
-    if found.interrupted:
-        console.print("Stopped early, as told by --max-seconds.")
-    for warning in found.warnings if verbose else ():
-        console.print(warning, markup=False)
-    console.print(found.verdict, markup=False)
-    console.print(
-        f"Saved in {out}. Next: bsgp predict {out} NEW.csv --out PRED.csv, or bsgp report {out}", markup=False
-    )
-
-
-def _updates(num_chains: int, is_sampled: bool) -> str:
-    if not is_sampled:
-        return "steps"
-    return f"updates of {num_chains} chain{'s' * (num_chains > 1)}"
+logger = logging.getLogger("bsgp")
 
 
 def predict(
@@ -120,18 +35,21 @@ def predict(
 
     Example: bsgp predict model new.csv --out predictions.csv
     """
-    from bsgp.data.files import check_table_path, read_table, write_table
+    from bsgp.data.files import TableWriter, check_table_path
 
-    _say_as_told(quiet, verbose)
+    say_as_told(quiet, verbose)
     check_table_path(out)
     estimator = _load(model)
-    table = _without(read_table(new), [*estimator.target_names_, *estimator.about_.get("ignored", [])])
 
     from bsgp.prediction import prediction_columns
 
-    columns = prediction_columns(estimator, table)
-    write_table(out, columns)
-    output(quiet).print(f"Wrote {table.num_rows:,} predictions to {out}.", markup=False)
+    chunks = _Chunks(estimator, new, leave_out=estimator.target_names_)
+    with TableWriter(out) as writer:
+        for index, table in enumerate(chunks):
+            with chunks.naming_rows():
+                columns = prediction_columns(estimator, table, index)
+            writer.write(columns)
+    output(quiet).print(f"Wrote {chunks.num_rows:,} predictions to {out}.", markup=False)
 
 
 def evaluate(
@@ -148,16 +66,17 @@ def evaluate(
     """
     from rich.table import Table as RichTable
 
-    _say_as_told(quiet or as_json, verbose)
+    say_as_told(quiet or as_json, verbose)
     estimator = _load(model)
-    X, y = _test_table(estimator, test)
 
-    from bsgp.scoring import baseline_scores, score
+    from bsgp.scoring import score_chunks
 
-    scores = score(estimator, X, y)
-    baselines = baseline_scores(estimator, X, y)
+    chunks = _Chunks(estimator, test)
+    with chunks.naming_rows():
+        tables = (_inputs_and_targets(estimator, table) for table in chunks)
+        scores, baselines, num_rows = score_chunks(estimator, tables)
     if as_json:
-        print(json.dumps({**scores, "rows": X.num_rows, "baselines": baselines}))
+        print(json.dumps({**scores, "rows": num_rows, "baselines": baselines}))
         return
     shown = RichTable("", *scores)
     for name, one in {**baselines, estimator.method: scores}.items():
@@ -177,7 +96,7 @@ def report(
 
     Example: bsgp report model --test test.csv
     """
-    _say_as_told(quiet, verbose)
+    say_as_told(quiet, verbose)
     estimator = _load(model)
     held_out = None if test is None else _test_table(estimator, test)
 
@@ -185,20 +104,6 @@ def report(
 
     path = write_report(estimator, out or model / "report.html", held_out)
     output(quiet).print(f"Wrote {path}.", markup=False)
-
-
-def _say_as_told(quiet: bool, verbose: bool) -> None:
-    """What was done to a table is said on standard error, one line each, once: a score encodes its rows repeatedly."""
-    said: set[str] = set()
-
-    def is_new(record: logging.LogRecord) -> bool:
-        message = record.getMessage()
-        return message not in said and not said.add(message)
-
-    logging.basicConfig(format="bsgp: %(message)s")
-    logger = logging.getLogger("bsgp")
-    logger.setLevel(logging.ERROR if quiet else logging.DEBUG if verbose else logging.WARNING)
-    logger.filters = [is_new]
 
 
 def _load(folder: Path):
@@ -210,16 +115,86 @@ def _load(folder: Path):
 
 
 def _test_table(estimator, path: Path):
-    """Inputs and targets of a table, the targets as the model wants them."""
+    """Inputs and targets of a table, the targets as the model wants them; of very many rows some at random."""
+    import numpy as np
+
     from bsgp.data.files import read_table
+
+    table = read_table(path)
+    table = table.without([name for name in estimator.about_.get("ignored", []) if name in table.columns])
+    if table.num_rows > MAX_REPORT_ROWS:
+        logger.warning(f"The report is of {MAX_REPORT_ROWS:,} random rows of the {table.num_rows:,} in {path.name}.")
+        table = table.take(np.sort(np.random.default_rng(0).permutation(table.num_rows)[:MAX_REPORT_ROWS]))
+    return _inputs_and_targets(estimator, table)
+
+
+def _inputs_and_targets(estimator, table):
     from bsgp.data.targets import targets_of
     from bsgp.estimators import BSGPRegressor
 
-    y, table = targets_of(_without(read_table(path), estimator.about_.get("ignored", [])), estimator.target_names_)
-    task = "regression" if isinstance(estimator, BSGPRegressor) else "classification"
-    return table, y.values(task)
+    y, table = targets_of(table, estimator.target_names_)
+    if isinstance(estimator, BSGPRegressor):
+        return table, y.values("regression")
+    (column,) = y.columns.values()
+    # the model knows its classes, so that words need not look like classes in every chunk
+    return table, column.values.astype(str) if column.kind == "text" else y.values("classification")
 
 
-def _without(table, names: list[str]):
-    """Columns that the model does not look at may be in a new table, or not."""
-    return table.without([name for name in names if name in table.columns])
+class _Chunks:
+    """A table some rows at a time, without what the model does not look at; says now and then how far it is."""
+
+    def __init__(self, estimator, path: Path, leave_out=()):
+        self._estimator, self._path = estimator, path
+        self._left_out = {*leave_out, *estimator.about_.get("ignored", [])}
+        self._current: tuple[int, int] | None = None
+        self.num_rows = 0
+        """So far."""
+
+    def __iter__(self) -> Iterator:
+        from bsgp.data.table_chunks import CHUNK_ROWS, read_chunks, table_columns
+
+        columns = [name for name in table_columns(self._path) if name not in self._left_out]
+        rows = min(CHUNK_ROWS, max(1, _CHUNK_CELLS // self._estimator.schema_.width))
+        say_at = time.monotonic() + _SAY_SECONDS
+        with _each_column_once():
+            for table in read_chunks(self._path, columns=columns, kinds=self._kinds(), rows=rows):
+                self._current = (self.num_rows + 1, self.num_rows + table.num_rows)
+                yield table
+                self._current = None
+                self.num_rows += table.num_rows
+                if time.monotonic() > say_at:
+                    logger.warning(f"{self.num_rows:,} rows of {self._path.name} are done ...")
+                    say_at = time.monotonic() + _SAY_SECONDS
+
+    def _kinds(self) -> dict[str, str]:
+        """Classes that are words stay so in a chunk whose words all look like numbers."""
+        classes = getattr(self._estimator, "classes_", None)
+        is_text = classes is not None and classes.dtype.kind in "OU"
+        return dict.fromkeys(self._estimator.target_names_, "text") if is_text else {}
+
+    @contextmanager
+    def naming_rows(self) -> Iterator[None]:
+        """An error names a row of its chunk: say where the chunk lies."""
+        try:
+            yield
+        except ValueError as error:
+            if self._current is None or self._current[0] == 1:
+                raise
+            first, last = self._current
+            raise ValueError(f"Of rows {first:,} to {last:,}, counted from 1: {error}") from None
+
+
+@contextmanager
+def _each_column_once() -> Iterator[None]:
+    """What is said of a column (`age`: 3 missing values ...) would differ in its numbers in every chunk."""
+    said: set[str] = set()
+
+    def is_new(record: logging.LogRecord) -> bool:
+        column, colon, _ = record.getMessage().partition(": ")
+        return not colon or (column not in said and not said.add(column))
+
+    logger.addFilter(is_new)
+    try:
+        yield
+    finally:
+        logger.removeFilter(is_new)

@@ -8,7 +8,7 @@ import os
 import re
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -37,14 +37,21 @@ _RAGGED = re.compile(r"Row #(\d+): Expected (\d+) columns, got (\d+): (.*)", re.
 
 def read_table(path: str | os.PathLike) -> Table:
     """The table in a `.csv`, `.csv.gz`, `.tsv`, `.parquet` or `.pq` file. Blank lines are skipped."""
-    import pyarrow as pa
-
     path = Path(path).expanduser()
-    ending = _ending(path)
-    try:
+    ending = ending_of(path)
+    with explaining(path):
         if path.is_dir():
             raise ValueError(f"`{path}` must be a file, got a folder. Name a file in it.")
         return _read_parquet(path) if ending in PARQUET else _read_text(path, SEPARATORS[ending])
+
+
+@contextmanager
+def explaining(path: Path) -> Iterator[None]:
+    """Whatever goes wrong while a file is read becomes one line with its name."""
+    import pyarrow as pa
+
+    try:
+        yield
     except FileNotFoundError:
         raise ValueError(f"`{path}` must be a file, got no such file. Check its name and folder.") from None
     except PermissionError:
@@ -55,7 +62,7 @@ def read_table(path: str | os.PathLike) -> Table:
         raise ValueError(f"`{path}` must be whole, got a damaged file ({shown(error, 80)}). Fetch it again.") from None
 
 
-def _ending(path: Path) -> str:
+def ending_of(path: Path) -> str:
     known = (*SEPARATORS, *PARQUET)
     ending = next((one for one in known if path.name.lower().endswith(one)), None)
     if ending is None:
@@ -68,10 +75,14 @@ def _read_parquet(path: Path) -> Table:
     import pyarrow.parquet as pq
 
     with path.open("rb") as file:
-        if file.seek(0, os.SEEK_END) == 0:
-            raise _empty(path)
+        check_not_empty(path, file)
         table = pq.ParquetFile(file).read()  # not `pq.read_table`, which makes columns of folders such as `year=2020`
     return table_from_arrow(table, f"`{path}`")
+
+
+def check_not_empty(path: Path, file: IO[bytes]) -> None:
+    if file.seek(0, os.SEEK_END) == 0:
+        raise _empty(path)
 
 
 def _empty(path: Path) -> ValueError:
@@ -85,7 +96,7 @@ def _not_utf8(path: Path, where: str = "", encoding: str = "latin1") -> ValueErr
     )
 
 
-class _Watched(io.RawIOBase):
+class WatchedText(io.RawIOBase):
     """The bytes of a text file as they are read: those of no text are refused, and its end is remembered."""
 
     def __init__(self, path: Path):
@@ -113,15 +124,15 @@ class _Watched(io.RawIOBase):
 
 
 def _read_text(path: Path, separator: str) -> Table:
-    names = _header(path, separator)
+    names = header_of(path, separator)
     cells = _cells(path, separator, names)
-    columns = {name: _parse(name, cells.column(at)) for at, name in enumerate(names)}
+    columns = {name: parse_cells(name, cells.column(at)) for at, name in enumerate(names)}
     return checked_table(columns, cells.num_rows, f"`{path}`")
 
 
-def _header(path: Path, separator: str) -> list[str]:
+def header_of(path: Path, separator: str) -> list[str]:
     """The names in the first line, once it is sure that another line follows."""
-    with _Watched(path) as raw, io.TextIOWrapper(cast(Any, raw), encoding="utf-8-sig", newline="") as text:
+    with WatchedText(path) as raw, io.TextIOWrapper(cast(Any, raw), encoding="utf-8-sig", newline="") as text:
         rows = (row for row in csv.reader(text, delimiter=separator, strict=True) if row)
         try:
             header = next(rows, None)
@@ -150,20 +161,14 @@ def _cells(path: Path, separator: str, names: list[str]) -> Any:
     """Every cell below the header as text.
 
     Arrow guesses a column's type from its first block and fails on later ones, and reads `00123` as a number; so it
-    splits the file into cells, and `_parse` looks at whole columns.
+    splits the file into cells, and `parse_cells` looks at whole columns.
     """
     import pyarrow as pa
     from pyarrow import csv as arrow_csv
 
-    # the header is read as a row like others and cut off: Arrow would count blank lines before it as the header
-    labels = [str(at) for at in range(len(names))]
-    parsing = arrow_csv.ParseOptions(delimiter=separator, newlines_in_values=True)
-    as_text = arrow_csv.ConvertOptions(column_types=dict.fromkeys(labels, pa.string()))
-
     def read(use_threads: bool) -> Any:
-        reading = arrow_csv.ReadOptions(column_names=labels, use_threads=use_threads, block_size=_BLOCK)
-        with _Watched(path) as raw:
-            return arrow_csv.read_csv(raw, reading, parsing, as_text), raw.end
+        with WatchedText(path) as raw:
+            return arrow_csv.read_csv(raw, *cell_options(separator, len(names), use_threads)), raw.end
 
     try:
         try:
@@ -171,13 +176,32 @@ def _cells(path: Path, separator: str, names: list[str]) -> Any:
         except pa.ArrowInvalid:
             table, end = read(False)  # slower, but its message says which row
     except pa.ArrowInvalid as error:
-        raise _explained(path, names, str(error)) from None
-    if not end.rstrip().endswith(b'"') and "\n" in (table.column(len(names) - 1)[-1].as_py() or ""):
-        raise _open_quote(path)  # the last cell has swallowed the rest of the file
+        raise explained(path, names, str(error)) from None
+    check_last_cell(path, table.column(len(names) - 1)[-1].as_py(), end)
     return table.slice(1)
 
 
-def _explained(path: Path, names: list[str], message: str) -> ValueError:
+def cell_options(separator: str, num_columns: int, use_threads: bool) -> tuple[Any, Any, Any]:
+    """How Arrow reads, splits and converts a text file: every cell stays text. Only without threads it counts rows."""
+    import pyarrow as pa
+    from pyarrow import csv as arrow_csv
+
+    # the header is read as a row like others and cut off: Arrow would count blank lines before it as the header
+    labels = [str(at) for at in range(num_columns)]
+    return (
+        arrow_csv.ReadOptions(column_names=labels, use_threads=use_threads, block_size=_BLOCK),
+        arrow_csv.ParseOptions(delimiter=separator, newlines_in_values=True),
+        arrow_csv.ConvertOptions(column_types=dict.fromkeys(labels, pa.string())),
+    )
+
+
+def check_last_cell(path: Path, cell: str | None, end: bytes) -> None:
+    """A quote that is never closed makes the last cell swallow the rest of the file."""
+    if not end.rstrip().endswith(b'"') and "\n" in (cell or ""):
+        raise _open_quote(path)
+
+
+def explained(path: Path, names: list[str], message: str) -> ValueError:
     """What Arrow's message means to whoever wrote the file."""
     ragged = _RAGGED.search(message)
     if ragged:
@@ -198,25 +222,41 @@ def _open_quote(path: Path) -> ValueError:
     return ValueError(f"`{path}` must close every quote, got one that runs to the end of the file. Close or remove it.")
 
 
-def _parse(name: str, cells: Any) -> Column:
-    """A column of words as numbers, booleans, dates or text: the first of these that all its words are."""
+def parse_cells(name: str, cells: Any, *, as_text: bool = False) -> Column:
+    """A column of words as numbers, booleans, dates or text: the first of these that all its words are.
+
+    `as_text` keeps the words, where it is known from other rows that they are text.
+    """
     import pyarrow as pa
 
     compute = _compute()
+    numbers = None if as_text else _numbers(cells)  # most columns of numbers have no space and nothing missing
+    if numbers is not None:
+        return numbers
     cells = compute.utf8_trim_whitespace(cells)
     cells = compute.if_else(compute.is_in(cells, value_set=pa.array(MISSING)), pa.scalar(None, pa.string()), cells)
     if cells.null_count == len(cells):
         return all_missing(len(cells))
-    if not _has_leading_zeros(cells):
-        try:
-            return Column("number", compute.cast(cells, pa.float64()).to_numpy().copy())
-        except pa.ArrowInvalid:
-            pass
+    numbers = None if as_text else _numbers(cells)
+    if numbers is not None:
+        return numbers
     text = column_from_arrow(name, cells)
     truth = {word: _TRUTH.get(word.lower()) for word in set(text.values) if word is not None}
-    if None in truth.values():
+    if as_text or None in truth.values():
         return text
     return Column("boolean", np.array([truth.get(word, np.nan) for word in text.values]))
+
+
+def _numbers(cells: Any) -> Column | None:
+    """The cells as numbers, if all of them are, or none."""
+    import pyarrow as pa
+
+    if _has_leading_zeros(cells):
+        return None
+    try:
+        return Column("number", _compute().cast(cells, pa.float64()).to_numpy().copy())
+    except pa.ArrowInvalid:
+        return None
 
 
 def _has_leading_zeros(cells: Any) -> bool:
@@ -236,7 +276,7 @@ def _compute() -> Any:
 def check_table_path(path: str | os.PathLike) -> Path:
     """The path, once it is sure that a table can be written there: worth asking before a long computation."""
     path = Path(path).expanduser()
-    _ending(path)
+    ending_of(path)
     if os.path.isdir(path):  # unlike `Path.is_dir`, it does not raise where the folder is closed to us
         raise ValueError(f"`{path}` must be a file, got a folder. Name a file in it.")
     if not os.path.isdir(path.parent):
@@ -248,26 +288,78 @@ def check_table_path(path: str | os.PathLike) -> Path:
 
 def write_table(path: str | os.PathLike, columns: Mapping[str, np.ndarray]) -> None:
     """Write columns by the file's ending: whole, or not at all. Missing values are left empty."""
-    import pyarrow as pa
+    with TableWriter(path) as writer:
+        writer.write(columns)
 
-    path = check_table_path(path)
-    ending = _ending(path)
-    table = pa.table({name: _arrow(name, values) for name, values in _same_length(columns).items()})
-    try:
-        with _replacing(path) as file:
-            if ending in PARQUET:
-                import pyarrow.parquet as pq
 
-                pq.write_table(table, file)
-            elif ending.endswith(".gz"):
-                with gzip.GzipFile(filename="", fileobj=file, mode="wb", compresslevel=6, mtime=0) as packed:
-                    _write_text(table, packed, SEPARATORS[ending])
+class TableWriter:
+    """Writes a table by the file's ending, some rows at a time: the file is there when all is written, or not at all.
+
+    Use it in a `with` statement; every call of `write` has the columns of the first. Missing values are left empty.
+    """
+
+    def __init__(self, path: str | os.PathLike):
+        self.path = check_table_path(path)
+        self._ending = ending_of(self.path)
+        self._names: list[str] = []
+        self._parquet: Any = None
+        self._stack = ExitStack()
+
+    def __enter__(self) -> "TableWriter":
+        with self._complaining():
+            self._file: Any = self._stack.enter_context(_replacing(self.path))
+        if self._ending.endswith(".gz"):
+            packed = gzip.GzipFile(filename="", fileobj=self._file, mode="wb", compresslevel=6, mtime=0)
+            self._file = self._stack.enter_context(packed)
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        nothing = None
+        if error[0] is None and not self._names:
+            nothing = ValueError(f"`{self.path}` must be given rows to write, got none. Write some.")
+            error = (ValueError, nothing, None)
+        with self._complaining():
+            self._stack.__exit__(*error)  # an error lets the old file stay
+        if nothing is not None:
+            raise nothing
+
+    def write(self, columns: Mapping[str, np.ndarray]) -> None:
+        """Append rows: flat arrays of one length."""
+        import pyarrow as pa
+
+        table = pa.table({name: _arrow(name, values) for name, values in _same_length(columns).items()})
+        if self._names and table.column_names != self._names:
+            raise ValueError(
+                f"`columns` must be those of the first rows ({ticked(self._names)}), got {ticked(table.column_names)}. "
+                "Write the same columns each time."
+            )
+        with self._complaining():
+            if self._ending in PARQUET:
+                self._write_parquet(table)
             else:
-                _write_text(table, file, SEPARATORS[ending])
-    except OSError as error:
-        raise ValueError(
-            f"`{path}` must be writable, got an error: {shown(error.strerror or error)}. Choose another folder."
-        ) from None
+                _write_text(table, self._file, SEPARATORS[self._ending], with_header=not self._names)
+        self._names = table.column_names
+
+    def _write_parquet(self, table: Any) -> None:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        if self._parquet is None:
+            self._parquet = self._stack.enter_context(pq.ParquetWriter(self._file, table.schema))
+        try:
+            self._parquet.write_table(table.cast(self._parquet.schema))
+        except pa.ArrowException as error:
+            raise ValueError(
+                f"`columns` must keep the types of the first rows, got others ({shown(error, 80)}). Convert them."
+            ) from None
+
+    @contextmanager
+    def _complaining(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            why = shown(error.strerror or error)
+            raise ValueError(f"`{self.path}` must be writable, got an error: {why}. Choose another folder.") from None
 
 
 @contextmanager
@@ -305,13 +397,14 @@ def _arrow(name: str, values: np.ndarray) -> Any:
         ) from None
 
 
-def _write_text(table: Any, file: Any, separator: str) -> None:
+def _write_text(table: Any, file: Any, separator: str, *, with_header: bool) -> None:
     import pyarrow as pa
     from pyarrow import csv as arrow_csv
 
     if table.num_columns == 1:  # a missing value would be a blank line, which readers skip
         table = pa.table({table.column_names[0]: _compute().fill_null(table.column(0).cast(pa.string()), "NA")})
-    header = io.StringIO()
-    csv.writer(header, delimiter=separator, lineterminator="\n").writerow(table.column_names)
-    file.write(header.getvalue().encode())  # not by Arrow, which puts every name in quotes
+    if with_header:
+        header = io.StringIO()
+        csv.writer(header, delimiter=separator, lineterminator="\n").writerow(table.column_names)
+        file.write(header.getvalue().encode())  # not by Arrow, which puts every name in quotes
     arrow_csv.write_csv(table, file, arrow_csv.WriteOptions(include_header=False, delimiter=separator))

@@ -3,8 +3,9 @@
 import hashlib
 import math
 import re
-from collections.abc import Collection
-from dataclasses import asdict, dataclass, fields
+from collections import Counter
+from collections.abc import Collection, Hashable, Mapping
+from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
 from typing import Any
 
@@ -73,15 +74,20 @@ class Feature:
 
     def encode(self, column: Column) -> np.ndarray:
         """The columns of X that belong to this feature: `[N width]`, centred as in training."""
-        missing = column.missing
+        if self.kind != "category":
+            return self.encode_numbers(self._numbers(column))
+        codes = self._codes(column)
+        return self.encode_numbers(np.where(codes < 0, np.nan, codes))
+
+    def encode_numbers(self, values: np.ndarray) -> np.ndarray:
+        """The same from floats, NaN where missing; those of a category are positions in `categories`."""
+        missing = np.isnan(values)
         indicator = [missing - self.missing_share] if self.has_missing else []
         if not self.is_one_hot:
-            values = self._codes(column).astype(np.float64) if self.kind == "category" else self._numbers(column)
             filled = np.where(missing, self.mean if self.kind == "category" else self.fill, values)
             return np.stack([(filled - self.mean) / self.scale, *indicator], axis=1)
-        codes = self._codes(column)
         shares = np.array(self.frequencies)
-        block = (codes[:, None] == np.arange(len(shares))[None, :]) - shares[None, :]
+        block = (values[:, None] == np.arange(len(shares))[None, :]) - shares[None, :]
         if not self.has_missing:
             block[missing] = 0.0  # training knew of no such rows, so they stand in the middle of all categories
         return np.concatenate([block, *(one[:, None] for one in indicator)], axis=1)
@@ -97,7 +103,7 @@ class Feature:
             )
         else:
             values = column.values
-        _check_range(self.name, values)
+        check_range(self.name, values)
         if self.kind == "boolean":
             odd = ~np.isnan(values) & (values != 0) & (values != 1)
             if odd.any():
@@ -129,6 +135,74 @@ class Feature:
 
 
 @dataclass(frozen=True)
+class ColumnFacts:
+    """What is learned from a column of training rows: its feature, or why it is left out, depends on this alone."""
+
+    kind: str
+    num_rows: int
+    num_missing: int
+    is_constant: bool
+    """Whether no value is missing and all are the same."""
+    identity: Hashable
+    """The same for columns with the same values in all rows; true and 1 are the same value."""
+    counts: dict[str, int] = field(default_factory=dict)
+    """How many rows have each word of text or dates."""
+    odd: str = ""
+    """Names the word that keeps it from being a column of numbers, where there are few."""
+    fill: float = 0.0
+    mean: float = 0.0
+    scale: float = 1.0
+    low: float = 0.0
+    high: float = 1.0
+    """As in `Feature`, for numbers and booleans."""
+
+    @classmethod
+    def of(cls, column: Column) -> "ColumnFacts":
+        missing = column.missing
+        there = column.values[~missing]
+        common = (column.kind, len(missing), int(missing.sum()))
+        if column.kind in ("text", "date"):
+            counts = dict(Counter(there.tolist()))
+            is_constant = len(counts) == 1 and not missing.any()
+            return cls(*common, is_constant, _fingerprint(column), counts, odd_one_out(column))
+        if not there.size:
+            return cls(*common, False, _fingerprint(column))
+        fill = float(np.median(there) if column.kind == "number" else there.mean())
+        low, high = np.quantile(there, [0.05, 0.95]) if column.kind == "number" else (0.0, 1.0)
+        units = Standardiser.fit(np.where(missing, fill, column.values)[:, None])
+        is_constant = not missing.any() and never_changes(there.min(), there.max())
+        # np.float64 counts as a float, but not in JSON to the letter: all numbers are made plain
+        moments = (fill, units.mean[0].item(), units.scale[0].item(), float(low), float(high))
+        return cls(*common, is_constant, _fingerprint(column), {}, "", *moments)
+
+    @property
+    def why_useless(self) -> str | None:
+        """Why nothing can be learned from it, if so. A missing value counts: that it is missing may tell."""
+        if self.num_missing == self.num_rows:
+            return "all values are missing"
+        return "constant" if self.is_constant else None
+
+    def feature(self, name: str) -> Feature:
+        marks: dict[str, Any] = {
+            "has_missing": self.num_missing > 0,
+            "missing_share": self.num_missing / self.num_rows,
+        }
+        if self.kind != "text":
+            ends = {"low": self.low, "high": self.high}
+            return Feature(name, self.kind, fill=self.fill, mean=self.mean, scale=self.scale, **ends, **marks)
+        levels = tuple(sorted(self.counts))
+        shares = tuple(self.counts[level] / self.num_rows for level in levels)
+        if len(levels) == 2 and not self.num_missing:
+            marks |= {"mean": shares[1], "scale": math.sqrt(shares[0] * shares[1])}
+        return Feature(name, "category", levels, shares, **marks)
+
+
+def never_changes(low: float, high: float) -> bool:
+    """Whether the ends of a column are one number but for rounding, as `Standardiser` sees it."""
+    return bool(high - low <= 8.0 * np.finfo(np.float64).eps * max(abs(low), abs(high)))
+
+
+@dataclass(frozen=True)
 class InputSchema:
     """The input columns of a model in the order of its matrix, and those that were left out."""
 
@@ -139,27 +213,32 @@ class InputSchema:
     @classmethod
     def learn(cls, table: Table) -> tuple["InputSchema", list[str]]:
         """The schema of a table of inputs, and what its user should know of it, one sentence each."""
+        for name, column in table.columns.items():
+            if column.kind in ("number", "boolean"):
+                check_range(name, column.values)
+        return cls.from_facts({name: ColumnFacts.of(column) for name, column in table.columns.items()})
+
+    @classmethod
+    def from_facts(cls, facts: Mapping[str, ColumnFacts]) -> tuple["InputSchema", list[str]]:
+        """The same from what is known of each column."""
         features: list[Feature] = []
         dropped: dict[str, str] = {}
         notes: list[str] = []
-        first_with: dict[bytes, str] = {}
-        for name, column in table.columns.items():
-            if column.kind in ("number", "boolean"):
-                _check_range(name, column.values)
-            reason = _why_useless(column)
+        first_with: dict[Hashable, str] = {}
+        for name, one in facts.items():
+            reason = one.why_useless
             if reason is None:
-                if column.kind in ("text", "date"):
-                    _check_few_words(name, column)
-                other = first_with.setdefault(_fingerprint(column), name)
+                check_few_words(name, one)
+                other = first_with.setdefault(one.identity, name)
                 reason = None if other == name else f"same as {ticked([other])}"
             if reason is not None:
                 dropped[name] = reason
                 notes.append(f"`{shown(name)}` is left out: {reason}.")
                 continue
-            feature = _learn_feature(name, column)
+            feature = one.feature(name)
             features.append(feature)
             if feature.has_missing:
-                notes.append(_missing_note(feature, int(column.missing.sum()), len(column.values)))
+                notes.append(_missing_note(feature, one.num_missing, one.num_rows))
         if not features:
             why = "; ".join(f"`{shown(name)}`: {reason}" for name, reason in list(dropped.items())[:5])
             raise ValueError(f"The inputs must have a column that varies, got none ({why or 'no columns'}). Add one.")
@@ -278,91 +357,57 @@ def _feature_from_json(saved: Any) -> Feature:
     return Feature(**{**saved, **numbers, "categories": categories, "frequencies": frequencies})
 
 
-def _learn_feature(name: str, column: Column) -> Feature:
-    missing = column.missing
-    # np.float64 counts as a float, but not in JSON to the letter: all numbers are made plain
-    marks: dict[str, Any] = {"has_missing": bool(missing.any()), "missing_share": float(missing.mean())}
-    if column.kind == "text":
-        levels = sorted({value for value in column.values if value is not None})
-        lookup = {level: code for code, level in enumerate(levels)}
-        codes = np.array([lookup.get(value, -1) for value in column.values])
-        shares = tuple(np.mean(codes == code).item() for code in range(len(levels)))
-        units = Standardiser.fit(codes[:, None].astype(np.float64))
-        mean, scale = (units.mean[0], units.scale[0]) if len(levels) == 2 and not missing.any() else (0.0, 1.0)
-        return Feature(name, "category", tuple(levels), shares, mean=float(mean), scale=float(scale), **marks)
-    there = column.values[~missing]
-    fill = float(np.median(there) if column.kind == "number" else there.mean())
-    low, high = np.quantile(there, [0.05, 0.95]) if column.kind == "number" else (0.0, 1.0)
-    units = Standardiser.fit(np.where(missing, fill, column.values)[:, None])
-    return Feature(
-        name,
-        column.kind,
-        fill=fill,
-        mean=float(units.mean[0]),
-        scale=float(units.scale[0]),
-        low=float(low),
-        high=float(high),
-        **marks,
-    )
-
-
-def _why_useless(column: Column) -> str | None:
-    """Why nothing can be learned from a column, if so. A missing value counts: that it is missing may tell."""
-    missing = column.missing
-    if missing.all():
-        return "all values are missing"
-    if missing.any():
-        return None
-    if column.kind in ("text", "date"):
-        return "constant" if (column.values == column.values[0]).all() else None
-    # `Standardiser` takes a spread of a few units in the last place for none
-    spread, size = np.ptp(column.values), np.abs(column.values).max()
-    return "constant" if spread <= 8.0 * np.finfo(np.float64).eps * size else None
-
-
 def _fingerprint(column: Column) -> bytes:
     """The same for columns with the same values in all rows; true and 1 are the same value."""
-    if column.kind == "text":
+    if column.kind in ("text", "date"):
         content = repr(column.values.tolist()).encode("utf-8", "surrogatepass")
     else:
         content = np.where(column.missing, np.nan, column.values + 0.0).tobytes()  # one NaN, and no -0.0
     return hashlib.sha256(content).digest()
 
 
-def _check_few_words(name: str, column: Column) -> None:
-    if column.kind == "date":
+def check_few_words(name: str, facts: ColumnFacts) -> None:
+    """Text must have few words, and dates are no inputs as they are."""
+    if facts.kind == "date":
         raise ValueError(
             f"`{shown(name)}` must hold numbers or categories, got dates such as "
-            f"`{shown(_first(column.values, ~column.missing)[1])}`. Turn them into numbers (days since a start, month, "
+            f"`{shown(next(iter(facts.counts)))}`. Turn them into numbers (days since a start, month, "
             "weekday), or leave the column out with `--ignore`."
         )
-    words, odd = set(column.values) - {None}, odd_one_out(column)
-    distinct = len(words)
-    if odd and sum(_FRACTION.fullmatch(value) is not None for value in words) > MAX_FRACTIONS:
-        raise ValueError(f"`{shown(name)}` must hold numbers or categories, got both{odd}.")
+    distinct = len(facts.counts)
+    if facts.odd and sum(_FRACTION.fullmatch(value) is not None for value in facts.counts) > MAX_FRACTIONS:
+        raise ValueError(f"`{shown(name)}` must hold numbers or categories, got both{facts.odd}.")
     if distinct > MAX_CATEGORIES:
         raise ValueError(
             f"`{shown(name)}` must have at most {MAX_CATEGORIES} different values to be a category, got {distinct}"
-            f"{odd}. Group its values, or leave it out with `--ignore`."
+            f"{facts.odd}. Group its values, or leave it out with `--ignore`."
         )
 
 
 def odd_one_out(column: Column) -> str:
     """Names the value that keeps a column from being one of numbers, where most are."""
     there = ~column.missing
-    is_word = np.array([value is not None and not _NUMBER.fullmatch(value) for value in column.values])
+    is_word = np.array([value is not None and not says_number(value) for value in column.values])
     if not 0 < is_word.sum() < 0.5 * there.sum():
         return ""
-    row, value = _first(column.values, is_word)
+    return odd_one(*_first(column.values, is_word))
+
+
+def says_number(text: str) -> bool:
+    return _NUMBER.fullmatch(text) is not None
+
+
+def odd_one(row: int, value: str) -> str:
     return f" (numbers, but for `{shown(value)}` in row {row}: correct it or leave it empty)"
 
 
-def _check_range(name: str, values: np.ndarray) -> None:
+def check_range(name: str, values: np.ndarray, before: int = 0) -> None:
+    """Numbers must be finite and not too large. `before` is the number of rows that came before these."""
     bad = np.abs(values) > LARGEST
     if bad.any():
         row, value = _first(values, bad)
         raise ValueError(
-            f"`{shown(name)}` must hold finite numbers of at most {LARGEST:g}, got {value:g} in row {row}. "
+            f"`{shown(name)}` must hold finite numbers of at most {LARGEST:g}, got {value:g} in row {before + row}. "
             "Correct it or leave it empty."
         )
 

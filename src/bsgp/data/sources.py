@@ -4,9 +4,11 @@ import abc
 import hashlib
 from collections.abc import Iterator
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+
+from bsgp.checks import check_matrix
 
 
 class Rows(NamedTuple):
@@ -62,12 +64,16 @@ class ArraySource(AbstractSource):
         self.num_rows, self.num_inputs = X.shape
         self.num_targets = y.shape[1]
 
+    @property
+    def rows(self) -> Rows:
+        return Rows(self.X, self.y)
+
     @cached_property
     def fingerprint(self) -> str:
         digest = hashlib.sha256()
         for array in (self.X, self.y):
             digest.update(f"{array.dtype.str} {array.shape}".encode())
-            digest.update(memoryview(np.ascontiguousarray(array)).cast("B"))
+            digest.update(np.ascontiguousarray(array).data)
         return digest.hexdigest()
 
     def some_rows(self, count: int, seed: int) -> Rows:
@@ -77,3 +83,11 @@ class ArraySource(AbstractSource):
     def chunks(self, num_rows: int = 100_000) -> Iterator[Rows]:
         for start in range(0, self.num_rows, num_rows):
             yield Rows(self.X[start : start + num_rows], self.y[start : start + num_rows])
+
+
+def as_source(X: Any, y: Any = None) -> AbstractSource:
+    """A source as it is, or one of the arrays `X [N D]` and `y [N P]`."""
+    if isinstance(X, AbstractSource):
+        return X
+    X = check_matrix("X", X)
+    return ArraySource(X, check_matrix("y", y, rows=X.shape[0]))

@@ -1,7 +1,6 @@
 """What the regressor and the classifier share: settings, the table's way in, fitting, saving, pickling."""
 
 import abc
-import hashlib
 import logging
 import os
 from typing import Any, NamedTuple, cast
@@ -16,9 +15,13 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 import bsgp
 from bsgp.baselines import Baseline, from_arrays, to_arrays
-from bsgp.checks import check_option
+from bsgp.checkpoints import Checkpoints
+from bsgp.checks import check_option, check_positive
 from bsgp.convergence import Diagnostics, diagnose, energy_trace
 from bsgp.data.schema import InputSchema
+from bsgp.data.sources import ArraySource
+from bsgp.data.store import Store
+from bsgp.data.summaries import TargetState
 from bsgp.data.tables import Table, from_array, from_frame, is_frame
 from bsgp.fitted import Fit
 from bsgp.fitting import Options, fit_method
@@ -37,6 +40,8 @@ logger = logging.getLogger("bsgp")
 PRECISIONS = ("float64", "float32")
 NUM_BACKGROUND_ROWS = 100
 """Training rows kept with a model: diagnostics and the report's partial effects are averages over them."""
+MAX_BASELINE_ROWS = 20_000
+"""Of a table on disk, to fit the baselines to."""
 
 
 class _Session(NamedTuple):
@@ -63,6 +68,9 @@ class BSGPEstimator(BaseEstimator, abc.ABC):
         max_seconds=None,
         precision="float64",
         warm_start=False,
+        checkpoint=None,
+        checkpoint_seconds=60.0,
+        resume=False,
         verbose=False,
         random_state=None,
     ):
@@ -77,52 +85,105 @@ class BSGPEstimator(BaseEstimator, abc.ABC):
         self.max_seconds = max_seconds
         self.precision = precision
         self.warm_start = warm_start
+        self.checkpoint = checkpoint
+        self.checkpoint_seconds = checkpoint_seconds
+        self.resume = resume
         self.verbose = verbose
         self.random_state = random_state
 
     # -- fitting -----------------------------------------------------------------------------------------------
 
-    def fit(self, X, y):
-        """Draw from the posterior given a table `X` (DataFrame, array) and its targets `y`."""
+    def fit(self, X, y=None):
+        """Draw from the posterior given a table `X` (DataFrame, array) and its targets `y`.
+
+        `X` may also be a table on disk that `bsgp.open_store` opened, which knows its targets.
+        """
         self._check_settings()
-        table = self._training_table(X, y)
-        target = self._learn_targets(y, table.num_rows)
-        self.schema_, notes = InputSchema.learn(table)
-        inputs, _ = self.schema_.encode(table)
+        source, notes = self._opened(X) if isinstance(X, Store) else self._encoded(X, y)
         self.notes_ = tuple(notes)
         for note in notes:
             logger.warning(note)
         self._seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         with self._precision, progress_bar(disable=not self.verbose) as report:
-            self._fit_arrays(inputs.astype(self.precision), target.astype(self.precision), report)
-        self.baselines_ = self._baselines(inputs, target)
+            self._fit_source(source, report)
+        inputs, target = source.some_rows(MAX_BASELINE_ROWS, self._seed) if isinstance(source, Store) else source.rows
+        self.baselines_ = self._baselines(inputs.astype(np.float64), target.astype(np.float64))
         return self
 
-    def _fit_arrays(self, X: np.ndarray, y: np.ndarray, report) -> None:
+    def _encoded(self, X, y) -> tuple[ArraySource, list[str]]:
+        table = self._training_table(X, y)
+        target = self._learn_targets(y, table.num_rows)
+        self.schema_, notes = InputSchema.learn(table)
+        inputs, _ = self.schema_.encode(table)
+        return ArraySource(inputs.astype(self.precision), target.astype(self.precision)), notes
+
+    def _opened(self, store: Store) -> tuple[Store, list[str]]:
+        if store.task != self._task:
+            raise ValueError(
+                f"{type(self).__name__} must have a source for {self._task}, got one for {store.task}. "
+                f"Open it with `task={self._task!r}`."
+            )
+        self.schema_ = store.schema
+        self._set_target_state(self._state_of(store.target_state))
+        self.feature_names_in_ = np.asarray([*store.schema.names, *store.schema.dropped], dtype=object)
+        self.n_features_in_ = len(self.feature_names_in_)
+        return store, store.notes
+
+    def _fit_source(self, source: ArraySource | Store, report) -> None:
         fit_key, rows_key, diagnosis_key = jr.split(jr.fold_in(jr.key(self._seed), 0), 3)
-        fingerprint = hashlib.sha256(X.tobytes() + y.tobytes()).hexdigest()
         before = getattr(self, "_session", None) if self.warm_start else None
+        fingerprint = source.fingerprint if self.warm_start or self.checkpoint is not None else ""
+        self._checkpoints = self._open_checkpoints(source, fingerprint)
         if before is not None and before.fingerprint == fingerprint:
             more_key = jr.fold_in(fit_key, self.posterior_.num_draws)
-            fitted = extend(before.fitted, X, y, more_key, report=report)
+            fitted = extend(before.fitted, source, None, more_key, report=report)
         else:
             if before is not None:
                 logger.warning("The data are not those of the last fit: the chains begin anew.")
-            likelihood = self._likelihood(X.dtype)
-            fitted = fit_method(self.method, X, y, likelihood, fit_key, options=self._options(), report=report)
-        rows = np.asarray(jr.permutation(rows_key, X.shape[0]))[:NUM_BACKGROUND_ROWS]
+            fitted = fit_method(
+                self.method, source, None, self._likelihood(self.precision), fit_key,
+                options=self._options(), report=report, checkpoints=self._checkpoints,
+            )  # fmt: skip
         self.posterior_ = fitted.posterior
-        self.background_ = X[rows]
+        self.background_ = self._some_inputs(source, rows_key).astype(self.precision)
         self.diagnostics_ = diagnose(fitted.posterior, fitted.history, self.background_, diagnosis_key)
         self.energy_ = energy_trace(fitted.history)
-        self.num_rows_ = X.shape[0]
+        self.num_rows_ = source.num_rows
         self._session = _Session(fitted, fingerprint) if self.warm_start else None
+
+    def _some_inputs(self, source: ArraySource | Store, key) -> np.ndarray:
+        if isinstance(source, Store):
+            return source.some_rows(NUM_BACKGROUND_ROWS, int(jr.randint(key, (), 0, 2**31 - 1))).X
+        return source.X[np.asarray(jr.permutation(key, source.num_rows))[:NUM_BACKGROUND_ROWS]]
+
+    def _open_checkpoints(self, source: ArraySource | Store, fingerprint: str) -> Checkpoints | None:
+        """What a run may differ in from the one that it goes on with: how long it may take, and what it says."""
+        if self.checkpoint is None:
+            return None
+        free = ("max_seconds", "warm_start", "checkpoint", "checkpoint_seconds", "resume", "verbose", "random_state")
+        settings = {
+            "bsgp": bsgp.__version__,
+            "estimator": type(self).__name__,
+            **{name: value for name, value in self.get_params().items() if name not in free},
+            "seed": self._seed,
+            "rows": source.num_rows,
+            "inputs": list(self.schema_.encoded_names),
+            "data": fingerprint,
+        }
+        return Checkpoints(self.checkpoint, settings, resume=self.resume, every=self.checkpoint_seconds)
 
     def _check_settings(self) -> None:
         check_option("method", self.method, list(METHODS))
         check_option("inducing_prior", self.inducing_prior, list(INDUCING_PRIORS))
         check_option("precision", self.precision, PRECISIONS)
         self._options()  # which checks the others
+        check_positive("checkpoint_seconds", self.checkpoint_seconds)
+        if self.resume and self.checkpoint is None:
+            raise ValueError("`resume` must come with the folder that the run was kept in. Pass it as `checkpoint`.")
+        if self.checkpoint is not None and not METHODS[self.method].can_resume:
+            raise ValueError(
+                f"`checkpoint` keeps chains, got the method `{self.method}`, which has none to keep. Use `bsgp`."
+            )
         if self.warm_start and not METHODS[self.method].can_resume:
             raise ValueError(
                 f"`warm_start` adds draws to chains, got the method `{self.method}`, which cannot. Use `bsgp`."
@@ -193,6 +254,13 @@ class BSGPEstimator(BaseEstimator, abc.ABC):
 
     # -- what the subclasses know ------------------------------------------------------------------------------
 
+    _task: str
+    """`regression` or `classification`."""
+
+    @abc.abstractmethod
+    def _state_of(self, state: TargetState) -> dict[str, Any]:
+        """What `_target_state` would be, of the targets of a table on disk."""
+
     @abc.abstractmethod
     def _learn_targets(self, y, num_rows: int) -> np.ndarray:
         """Check y, keep what is needed to go back to its units, and return it as `[N P]` for the model."""
@@ -221,7 +289,7 @@ class BSGPEstimator(BaseEstimator, abc.ABC):
         """
         check_is_fitted(self, "posterior_")
         self.about_ = about or getattr(self, "about_", {})
-        params = self.get_params()
+        params = {**self.get_params(), "checkpoint": None, "resume": False}  # of a run that is over
         if not isinstance(params["random_state"], int | None):
             params["random_state"] = None  # a generator cannot be written down
         names = getattr(self, "feature_names_in_", None)
@@ -242,6 +310,9 @@ class BSGPEstimator(BaseEstimator, abc.ABC):
         energy = {f"energy/{phase}": values for phase, values in self.energy_.items()}
         extras = {"background": self.background_, **energy, **to_arrays(self.baselines_)}
         save_stacked(self.posterior_.model, folder, meta, extras)
+        checkpoints = getattr(self, "_checkpoints", None)
+        if checkpoints is not None and not self.diagnostics_.interrupted:
+            checkpoints.remove()  # what was cut short can still be gone on with
 
     def restore(self, model: AbstractModel, meta: dict, extras: dict[str, np.ndarray]) -> None:
         """Take over what `save` wrote."""
@@ -264,6 +335,7 @@ class BSGPEstimator(BaseEstimator, abc.ABC):
     def __getstate__(self):
         """JAX arrays are pickled as NumPy's: read without float64 they would lose half their digits in silence."""
         state = dict(cast(dict[str, Any], super().__getstate__()))
+        state.pop("_checkpoints", None)
         for name in ("posterior_", "_session"):
             if state.get(name) is not None:
                 state[name] = jax.tree.map(_as_numpy, state[name])

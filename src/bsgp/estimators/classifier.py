@@ -48,6 +48,12 @@ class BSGPClassifier(ClassifierMixin, BSGPEstimator):
 
     # -- inside ------------------------------------------------------------------------------------------------
 
+    _task = "classification"
+
+    def _state_of(self, state):
+        labels = state.labels
+        return {"names": list(state.names), "classes": labels.tolist(), "dtype": labels.dtype.str}
+
     def codes(self, y) -> np.ndarray:
         """Labels as numbers 0 to K - 1."""
         labels = column_or_1d(y)

@@ -32,6 +32,9 @@ class BSGPRegressor(RegressorMixin, BSGPEstimator):
     max_seconds : stop then, and predict with what there is by that time.
     precision : "float64" or "float32".
     warm_start : whether another `fit` on the same data adds draws to those that there are.
+    checkpoint : folder in which the run is kept as it goes, until the model is saved; None keeps nothing.
+    checkpoint_seconds : from one checkpoint to the next.
+    resume : whether to go on with the run in `checkpoint`: the draws are those of a run that never stopped.
     verbose : whether to show a progress bar (on a terminal).
     random_state : seed.
 
@@ -93,6 +96,12 @@ class BSGPRegressor(RegressorMixin, BSGPEstimator):
         return self._shaped(np.moveaxis(drawn * self._units.scale + self._units.mean, 0, -1))
 
     # -- inside ------------------------------------------------------------------------------------------------
+
+    _task = "regression"
+
+    def _state_of(self, state):
+        mean, scale = list(state.mean), list(state.scale)
+        return {"names": list(state.names), "mean": mean, "scale": scale, "is_flat": len(state.names) == 1}
 
     def _shaped(self, values: np.ndarray) -> np.ndarray:
         return values[:, 0] if self._is_flat else values

@@ -1,0 +1,308 @@
+"""Tables larger than memory, some rows at a time: text, Parquet, folders of Parquet files, and Arrow streams."""
+
+import os
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bsgp.checks import check_count
+from bsgp.data.files import (
+    PARQUET,
+    SEPARATORS,
+    WatchedText,
+    cell_options,
+    check_last_cell,
+    check_not_empty,
+    ending_of,
+    explained,
+    explaining,
+    header_of,
+    parse_cells,
+)
+from bsgp.data.tables import Column, Table, all_missing, checked_table, column_names, table_from_arrow, ticked
+
+CHUNK_ROWS = 100_000
+_CHUNK_CELLS = 5_000_000  # 40 MB of float64: wide tables come in fewer rows at a time
+_SAMPLE = 1 << 20  # bytes from which the size of a text file is estimated
+
+
+class TableSize(NamedTuple):
+    """How large a table would be in memory."""
+
+    num_rows: int | None
+    """None where only reading all of it would tell."""
+    bytes_in_memory: int
+    """With 8 bytes per cell; of a text file it is an estimate."""
+
+
+def read_chunks(
+    source: Any,
+    *,
+    columns: Sequence[str] | None = None,
+    kinds: Mapping[str, str] | None = None,
+    rows: int = CHUNK_ROWS,
+) -> Iterator[Table]:
+    """The rows of a file, of a folder of Parquet files, or of anything with an Arrow stream, in order.
+
+    A column's kind is that of the chunk. `kinds` says what is known of the whole column: one that is `text` keeps its
+    words even where they look like numbers, and a chunk without any value takes the kind named.
+    """
+    check_count("rows", rows)
+    kinds = dict(kinds or {})
+    if not isinstance(source, str | os.PathLike):
+        return _arrow_chunks(source, columns, kinds, rows)
+    path = Path(source).expanduser()
+    if path.is_dir() or ending_of(path) in PARQUET:
+        return _parquet_chunks(path, columns, kinds, rows)
+    return _text_chunks(path, columns, kinds, rows)
+
+
+def table_columns(path: str | os.PathLike) -> list[str]:
+    """The names of a table's columns, without reading its rows."""
+    import pyarrow.parquet as pq
+
+    path = Path(path).expanduser()
+    first = source_files(path)[0]
+    with explaining(first):
+        if ending_of(first) not in PARQUET:
+            return header_of(first, SEPARATORS[ending_of(first)])
+        with first.open("rb") as file:
+            check_not_empty(first, file)
+            return _names(pq.ParquetFile(file).schema_arrow, f"`{first}`")
+
+
+def source_files(path: Path) -> list[Path]:
+    """The file itself, or the Parquet files of a folder by name; hidden ones and `_metadata` are no part of it."""
+    with explaining(path):
+        if not path.is_dir():
+            ending_of(path)
+            path.stat()  # says so where it is not there
+            return [path]
+        found = [one for one in path.iterdir() if one.name.lower().endswith(PARQUET)]
+    files = sorted((one for one in found if not one.name.startswith((".", "_"))), key=lambda one: one.name)
+    if not files:
+        raise ValueError(f"`{path}` must hold Parquet files, got a folder without any. Name a file or another folder.")
+    return files
+
+
+def _chosen(names: list[str], columns: Sequence[str] | None, source: str) -> list[str]:
+    """The columns to read, in the table's order, once it is sure that they are there."""
+    names = column_names(names, source)
+    if columns is None:
+        return names
+    wanted = Table({name: all_missing(0) for name in names}, 0).select(columns).columns
+    return [name for name in names if name in wanted]
+
+
+def _rows_of_chunk(rows: int, num_columns: int) -> int:
+    return min(rows, max(1, _CHUNK_CELLS // max(num_columns, 1)))
+
+
+def _of_kind(column: Column, kind: str | None) -> Column:
+    """The column as what is known of it: dates among other text are text, and missing values may be of any kind."""
+    if (column.kind, kind) == ("date", "text"):
+        return Column("text", column.values)
+    if kind not in (None, column.kind) and column.kind == "number" and np.isnan(column.values).all():
+        is_text = kind in ("text", "date")
+        return Column(kind, np.full(len(column.values), None, dtype=object) if is_text else column.values)
+    return column
+
+
+def _regrouped(batches: Iterator[Any], rows: int) -> Iterator[Any]:
+    """Arrow's batches, whatever their size, as tables of `rows` rows; the last may be shorter."""
+    import pyarrow as pa
+
+    waiting: list[Any] = []
+    count = 0
+    for batch in batches:
+        while batch.num_rows:
+            part = batch.slice(0, rows - count)
+            batch = batch.slice(part.num_rows)
+            waiting.append(part)
+            count += part.num_rows
+            if count == rows:
+                yield pa.Table.from_batches(waiting)
+                waiting, count = [], 0
+    if waiting:
+        yield pa.Table.from_batches(waiting)
+
+
+# -- text ---------------------------------------------------------------------------------------------------------
+
+
+def _text_chunks(path: Path, columns: Sequence[str] | None, kinds: dict[str, str], rows: int) -> Iterator[Table]:
+    separator = SEPARATORS[ending_of(path)]
+    with explaining(path):
+        names = header_of(path, separator)
+        positions = {name: names.index(name) for name in _chosen(names, columns, f"`{path}`")}
+        for cells in _regrouped(_cell_batches(path, separator, names), _rows_of_chunk(rows, len(names))):
+            table = {
+                name: _of_kind(parse_cells(name, cells.column(at), as_text=kinds.get(name) == "text"), kinds.get(name))
+                for name, at in positions.items()
+            }
+            yield checked_table(table, cells.num_rows, f"`{path}`")
+
+
+def _cell_batches(path: Path, separator: str, names: list[str]) -> Iterator[Any]:
+    """The cells below the header as text, a block of the file at a time."""
+    import pyarrow as pa
+    from pyarrow import csv as arrow_csv
+
+    last, is_header = None, True
+    with WatchedText(path) as raw:
+        try:
+            # without threads, so that its messages have row numbers
+            for batch in arrow_csv.open_csv(raw, *cell_options(separator, len(names), use_threads=False)):
+                if batch.num_rows:
+                    last = batch.column(len(names) - 1)[-1].as_py()
+                    yield batch.slice(1) if is_header else batch
+                    is_header = False
+        except pa.ArrowInvalid as error:
+            raise explained(path, names, str(error)) from None
+        check_last_cell(path, last, raw.end)
+
+
+# -- Parquet and Arrow --------------------------------------------------------------------------------------------
+
+
+def _parquet_chunks(path: Path, columns: Sequence[str] | None, kinds: dict[str, str], rows: int) -> Iterator[Table]:
+    files = source_files(path)
+    types: dict[str, str] = {}
+    num_rows = 0
+    for file in files:
+        for chunk in _file_chunks(file, columns, rows, types, files[0]):
+            num_rows += chunk.num_rows
+            with explaining(file):
+                yield _table(chunk, f"`{file}`", kinds).select(types)
+    checked_table({name: all_missing(0) for name in types}, num_rows, f"`{path}`")
+
+
+def _file_chunks(
+    path: Path, columns: Sequence[str] | None, rows: int, types: dict[str, str], first: Path
+) -> Iterator[Any]:
+    """Arrow tables of one file of several. `types` is what the files before it had, and is brought up to date."""
+    import pyarrow.parquet as pq
+
+    with explaining(path), path.open("rb") as file:
+        check_not_empty(path, file)
+        # columns are read as they are needed: a row group may be large
+        parquet = pq.ParquetFile(file, pre_buffer=False, buffer_size=1 << 20)
+        names = _names(parquet.schema_arrow, f"`{path}`")
+        # a column that later files do not have is their difference from the first
+        names = (
+            [name for name in names if name in (columns or names)] if types else _chosen(names, columns, f"`{path}`")
+        )
+        _check_types(path, {name: _type_of(parquet.schema_arrow.field(name).type) for name in names}, types, first)
+        size = _rows_of_chunk(rows, len(names))
+        yield from _regrouped(parquet.iter_batches(size, columns=list(types), use_threads=False), size)
+
+
+def _names(schema: Any, source: str) -> list[str]:
+    """The columns of an Arrow schema; a repeated one is an error, and the index of pandas is left out."""
+    import pyarrow as pa
+
+    nothing = pa.table({str(at): [0] for at in range(len(schema.names))}).rename_columns(schema.names)
+    return list(table_from_arrow(nothing, source).columns)
+
+
+def _type_of(kind: Any) -> str:
+    import pyarrow as pa
+
+    types = pa.types
+    if types.is_null(kind):
+        return "missing"
+    if types.is_boolean(kind):
+        return "boolean"
+    if types.is_temporal(kind):
+        return "date"
+    return "number" if types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind) else "text"
+
+
+def _check_types(path: Path, found: dict[str, str], types: dict[str, str], first: Path) -> None:
+    if not types:
+        types.update(found)
+    if set(found) != set(types):
+        other = [name for name in (*found, *types) if (name in found) != (name in types)]
+        raise ValueError(
+            f"`{path}` must have the columns of `{first.name}`, got a difference in {ticked(other)}. "
+            "Write it again, or move it elsewhere."
+        )
+    for name, kind in found.items():
+        if "missing" in (kind, types[name]):
+            types[name] = kind if types[name] == "missing" else types[name]
+        elif kind != types[name]:
+            raise ValueError(
+                f"`{path}` must have columns of the same types as `{first.name}`, got {kind} instead of {types[name]} "
+                f"in {ticked([name])}. Write it again, or move it elsewhere."
+            )
+
+
+def _arrow_chunks(source: Any, columns: Sequence[str] | None, kinds: dict[str, str], rows: int) -> Iterator[Table]:
+    import pyarrow as pa
+
+    if hasattr(source, "scanner"):  # a pyarrow dataset has no stream of its own, but makes one
+        source = source.scanner().to_reader()
+    if not hasattr(source, "__arrow_c_stream__"):
+        raise ValueError(
+            f"The table must be a file, a folder or an Arrow stream, got {type(source).__name__}. Pass a path."
+        )
+    reader = pa.RecordBatchReader.from_stream(source)
+    names = _chosen(_names(reader.schema, "The table"), columns, "The table")
+    num_rows = 0
+    try:
+        for chunk in _regrouped((batch.select(names) for batch in reader), _rows_of_chunk(rows, len(names))):
+            num_rows += chunk.num_rows
+            yield _table(chunk, "The table", kinds)
+    except (OSError, pa.ArrowException) as error:
+        raise ValueError(f"The table must be readable to its end, got an error: {error}. Check its source.") from None
+    checked_table({name: all_missing(0) for name in names}, num_rows, "The table")
+
+
+def _table(chunk: Any, source: str, kinds: dict[str, str]) -> Table:
+    table = table_from_arrow(chunk, source)
+    return Table({name: _of_kind(one, kinds.get(name)) for name, one in table.columns.items()}, table.num_rows)
+
+
+# -- sizes --------------------------------------------------------------------------------------------------------
+
+
+def estimate_size(path: str | os.PathLike) -> TableSize:
+    """The size of a table in memory, from the metadata of Parquet or the first megabyte of text."""
+    path = Path(path).expanduser()
+    files = source_files(path)
+    if ending_of(files[0]) in PARQUET:
+        sizes = [_parquet_shape(file) for file in files]
+        return TableSize(sum(rows for rows, _ in sizes), sum(8 * rows * columns for rows, columns in sizes))
+    with explaining(path):
+        num_columns = len(header_of(path, SEPARATORS[ending_of(path)]))
+        text, num_bytes = _first_megabyte(path)
+    num_lines = max(text.count(b"\n"), 1)
+    return TableSize(None, int(8 * num_columns * num_lines * max(num_bytes / max(len(text), 1), 1.0)))
+
+
+def _parquet_shape(path: Path) -> tuple[int, int]:
+    import pyarrow.parquet as pq
+
+    with explaining(path), path.open("rb") as file:
+        check_not_empty(path, file)
+        metadata = pq.ParquetFile(file).metadata
+        return metadata.num_rows, metadata.num_columns
+
+
+def _first_megabyte(path: Path) -> tuple[bytes, float]:
+    """The first megabyte of text, and how many bytes all of it may have."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        head = file.read(_SAMPLE)
+    if not path.name.lower().endswith(".gz"):
+        return head, float(size)
+    unpacking = zlib.decompressobj(wbits=31)
+    try:
+        text = unpacking.decompress(head, _SAMPLE)
+    except zlib.error as error:
+        raise OSError(str(error)) from None
+    used = len(head) - len(unpacking.unconsumed_tail) - len(unpacking.unused_data)
+    return text, size * len(text) / max(used, 1)

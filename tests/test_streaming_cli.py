@@ -1,0 +1,231 @@
+"""Tables of any size through `bsgp predict` and `bsgp evaluate`: chunk borders leave no trace."""
+
+import json
+import logging
+
+import numpy as np
+import pandas as pd
+import pytest
+from numpy.testing import assert_allclose
+
+from bsgp.cli import main
+from bsgp.cli import model as commands
+from bsgp.data import table_chunks
+from bsgp.data.tables import from_frame
+from bsgp.estimators import BSGPClassifier, BSGPRegressor, load
+from bsgp.evaluate import coverage, error_rate, mean_auc, mnll, rmse
+from bsgp.prediction import prediction_columns
+from bsgp.scoring import INTERVAL, score, score_chunks
+
+QUICK = {"effort": 0.02, "num_inducing": 6, "random_state": 0}
+NUM_ROWS = 53
+INPUTS = ["a", "b", "kind"]
+MODELS = {
+    "shallow": (BSGPRegressor, ["y"], {}),
+    "both": (BSGPRegressor, ["y", "twice"], {}),
+    "deep": (BSGPRegressor, ["y"], {"depth": 2}),
+    "two": (BSGPClassifier, ["two"], {}),
+    "three": (BSGPClassifier, ["three"], {}),
+}
+
+
+def table(num_rows=NUM_ROWS, seed=0):
+    """`kind` looks like a number in many chunks."""
+    rng = np.random.default_rng(seed)
+    frame = pd.DataFrame({"a": rng.standard_normal(num_rows), "b": rng.uniform(0, 3, num_rows)})
+    frame["kind"] = rng.choice(["1", "2", "x"], num_rows, p=[0.6, 0.35, 0.05])
+    frame["y"] = np.sin(2 * frame["a"]) + frame["b"] + 0.3 * rng.standard_normal(num_rows)
+    frame["twice"] = 2 * frame["y"] + 100
+    frame["two"] = np.where(frame["y"] > 1.5, "1", "low")
+    frame["three"] = np.digitize(frame["y"], [1.0, 2.0])
+    return frame
+
+
+@pytest.fixture(scope="module")
+def work(tmp_path_factory):
+    """A folder with a table, and a model of each sort."""
+    folder = tmp_path_factory.mktemp("streaming")
+    train = table(120, seed=1)
+    for name, (kind, targets, options) in MODELS.items():
+        y = train[targets[0]] if len(targets) == 1 else train[targets]
+        fitted = kind(**QUICK, **options).fit(train[INPUTS], y)
+        fitted.save(folder / name, about={"ignored": [one for one in train if one not in (*INPUTS, *targets)]})
+    table().to_csv(folder / "new.csv", index=False)
+    table().sort_values("two").to_csv(folder / "sorted.csv", index=False)
+    return folder
+
+
+@pytest.fixture
+def ten_at_a_time(monkeypatch):
+    return lambda: monkeypatch.setattr(table_chunks, "CHUNK_ROWS", 10)
+
+
+def predicted(work, model, source="new.csv"):
+    out = work / "out.csv"
+    main(["predict", str(work / model), str(work / source), "--out", str(out), "-q"])
+    return pd.read_csv(out)
+
+
+def evaluated(work, capsys, model, source="new.csv"):
+    main(["evaluate", str(work / model), str(work / source), "--json"])
+    return json.loads(capsys.readouterr().out)
+
+
+def held_out(model, frame):
+    y = frame[list(model.target_names_)].to_numpy()
+    return from_frame(frame[INPUTS]), y[:, 0] if y.shape[1] == 1 else y
+
+
+# -- predicting --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("model", ["shallow", "both", "two", "three"])
+def test_chunks_do_not_change_predictions(work, ten_at_a_time, model):
+    whole = predicted(work, model)
+    ten_at_a_time()
+    chunked = predicted(work, model)
+    assert len(chunked) == NUM_ROWS
+    pd.testing.assert_frame_equal(chunked, whole, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_predictions_are_those_of_the_estimator(work, model):
+    fitted, X = load(work / model), from_frame(table()[INPUTS])
+    columns = prediction_columns(fitted, X)
+    if isinstance(fitted, BSGPClassifier):
+        expected = [*fitted.predict_proba(X).T, fitted.predict(X)]
+    else:
+        mean, std = fitted.predict(X, return_std=True)
+        quantiles = fitted.predict_quantiles(X, (0.05, 0.5, 0.95)).reshape(NUM_ROWS, -1, 3)
+        mean, std = mean.reshape(NUM_ROWS, -1), std.reshape(NUM_ROWS, -1)
+        targets = range(mean.shape[1])
+        expected = [part for at in targets for part in (mean[:, at], std[:, at], *quantiles[:, at].T)]
+    for found, wanted in zip(columns.values(), expected, strict=True):
+        assert (found == wanted).all()
+
+
+def test_hidden_layers_of_other_chunks_are_drawn_anew(work):
+    """A row that comes first in every chunk would else get the same numbers each time."""
+    fitted, X = load(work / "deep"), from_frame(table()[INPUTS])
+    first, again, second = (prediction_columns(fitted, X, chunk)["mean"] for chunk in (0, 0, 1))
+    assert (first == again).all()
+    assert (first != second).all()
+    assert_allclose(first, second, atol=0.5)  # a few draws, and so a rough mean
+
+
+def test_folders_of_parquet_are_tables(work, capsys):
+    folder = work / "parts"
+    folder.mkdir()
+    for at, part in enumerate(np.array_split(np.arange(NUM_ROWS), 3)):
+        table().iloc[part].to_parquet(folder / f"{at}.parquet")
+    pd.testing.assert_frame_equal(predicted(work, "shallow", "parts"), predicted(work, "shallow"), rtol=1e-9)
+    assert_allclose(evaluated(work, capsys, "two", "parts")["mnll"], evaluated(work, capsys, "two")["mnll"], rtol=1e-9)
+
+
+# -- scoring -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_scores_are_those_of_the_estimator(work, model):
+    """Of one pass through the draws, as of one call for each number."""
+    fitted = load(work / model)
+    X, y = held_out(fitted, table())
+    if isinstance(fitted, BSGPClassifier):
+        codes, probability = fitted.codes(y), fitted.predict_proba(X)
+        auc = mean_auc(codes, probability)
+        expected = {"mnll": -fitted.log_density(X, y).mean(), "error": error_rate(codes[:, None], probability)}
+        expected["auc"] = auc
+    else:
+        low, high = np.moveaxis(fitted.predict_quantiles(X, INTERVAL), -1, 0)
+        mean, scale = fitted.predict(X), fitted.target_scale
+        expected = {
+            "mnll": mnll(fitted.log_density(X, y)),
+            "nrmse": rmse(y / scale, mean / scale),
+            "rmse": rmse(y, mean),
+            "crps": fitted.crps(X, y).mean(),
+            "coverage90": coverage(y, low, high),
+        }
+    found = score(fitted, X, y)
+    assert list(found) == list(expected)
+    assert_allclose(list(found.values()), list(expected.values()), rtol=1e-9)
+
+
+@pytest.mark.parametrize("model", ["both", "two", "three"])
+@pytest.mark.parametrize("source", ["new.csv", "sorted.csv"])
+def test_chunks_do_not_change_scores(work, capsys, ten_at_a_time, model, source):
+    """Not even where a chunk holds a single class."""
+    whole = evaluated(work, capsys, model, source)
+    ten_at_a_time()
+    chunked = evaluated(work, capsys, model, source)
+    assert whole["rows"] == chunked["rows"] == NUM_ROWS
+    for name, value in whole.items():
+        if name == "baselines":
+            for baseline, scores in value.items():
+                assert_allclose(list(chunked[name][baseline].values()), list(scores.values()), rtol=1e-9)
+        elif name != "crps":  # is estimated with draws of its own for each chunk
+            assert_allclose(chunked[name], value, rtol=1e-9)
+
+
+def test_a_sure_classifier_keeps_its_digits(work):
+    """Near 1 a float32 probability has few: the log of the other class must not come from it."""
+    fitted = load(work / "two")
+    X, y = held_out(fitted, table().assign(a=30.0, b=300.0))
+    log_density = fitted.log_density(X, y)
+    scores = score_chunks(fitted, [(X.take(slice(0, 20)), y[:20]), (X.take(slice(20, None)), y[20:])]).scores
+    assert_allclose(scores["mnll"], -log_density.mean(), rtol=1e-9)
+
+
+# -- what is said ------------------------------------------------------------------------------------------------
+
+
+def refused(capsys, *arguments):
+    with pytest.raises(SystemExit) as ended:
+        main([str(one) for one in arguments])
+    assert ended.value.code == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    return line
+
+
+def test_errors_say_where_their_chunk_lies(work, capsys, ten_at_a_time):
+    ten_at_a_time()
+    bad = table().astype({"b": object})
+    bad.loc[33, "b"] = "many"
+    bad.loc[12, "two"] = "medium"
+    bad.to_csv(work / "bad.csv", index=False)
+    line = refused(capsys, "predict", work / "shallow", work / "bad.csv", "--out", work / "never.csv")
+    assert "Of rows 31 to 40, counted from 1: `b` must" in line
+    assert "row 4" in line
+    assert not (work / "never.csv").exists()
+    assert not list(work.glob(".*.part"))
+    line = refused(capsys, "evaluate", work / "two", work / "bad.csv", "--json")
+    assert "Of rows 11 to 20" in line
+    assert "medium" in line
+
+
+def test_a_column_is_spoken_of_once(work, caplog, ten_at_a_time):
+    ten_at_a_time()
+    gaps = table()
+    gaps.loc[::3, "a"] = np.nan
+    gaps.to_csv(work / "gaps.csv", index=False)
+    with caplog.at_level(logging.WARNING, "bsgp"):
+        main(["predict", str(work / "shallow"), str(work / "gaps.csv"), "--out", str(work / "filled.csv")])
+    assert sum("`a`" in record.getMessage() for record in caplog.records) == 1
+
+
+def test_progress_is_said_unless_quiet(work, capsys, caplog, monkeypatch, ten_at_a_time):
+    ten_at_a_time()
+    monkeypatch.setattr(commands, "_SAY_SECONDS", 0.0)
+    arguments = ["predict", str(work / "shallow"), str(work / "new.csv"), "--out", str(work / "out.csv")]
+    main(arguments)
+    assert "20 rows of new.csv are done ..." in caplog.messages
+    caplog.clear()
+    main([*arguments, "--quiet"])
+    assert not caplog.messages
+    assert capsys.readouterr().out.count("Wrote") == 1
+
+
+def test_reports_of_very_many_rows_take_some(work, caplog, monkeypatch):
+    monkeypatch.setattr(commands, "MAX_REPORT_ROWS", 40)
+    taken, y = commands._test_table(load(work / "two"), work / "new.csv")
+    assert (taken.num_rows, len(y)) == (40, 40)
+    assert caplog.messages == [f"The report is of 40 random rows of the {NUM_ROWS} in new.csv."]

@@ -1,0 +1,242 @@
+"""Tables some rows at a time: the same values as at once, and the same words for what is wrong."""
+
+import gzip
+import os
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_array_equal
+
+from bsgp.data import files, table_chunks
+from bsgp.data.files import TableWriter, read_table
+from bsgp.data.summaries import joined_kind
+from bsgp.data.table_chunks import estimate_size, read_chunks, table_columns
+from bsgp.data.tables import Table
+
+LINES = ["number,truth,word,mixed,date,empty"] + [
+    f"{0.1 * at},{'true' if at % 3 else 'NA'},{'ab'[at % 2]},{at if at < 15 else 'x'},2020-01-{at % 28 + 1},"
+    for at in range(40)
+]
+CSV = "\n".join(LINES) + "\n"
+
+
+def message(call, *arguments, **options) -> str:
+    """The error of a call: a plain ValueError of a single line."""
+    with pytest.raises(ValueError, match=r".") as caught:
+        call(*arguments, **options)
+    assert type(caught.value) is ValueError
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def drained(source, **options) -> list[Table]:
+    return list(read_chunks(source, **options))
+
+
+def assert_same(chunks: list[Table], whole: Table) -> None:
+    assert sum(chunk.num_rows for chunk in chunks) == whole.num_rows
+    for name, column in whole.columns.items():
+        assert_array_equal(np.concatenate([chunk.columns[name].values for chunk in chunks]), column.values)
+
+
+@pytest.fixture
+def small_blocks(monkeypatch):
+    """Blocks of a few rows, as a file of gigabytes would have."""
+    monkeypatch.setattr(files, "_BLOCK", 256)
+
+
+# -- the same as at once --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rows", [1, 7, 100])
+@pytest.mark.parametrize("name", ["x.csv", "x.csv.gz", "x.tsv", "x.parquet"])
+def test_chunks_are_the_table(tmp_path, small_blocks, name, rows):
+    path = tmp_path / name
+    if name == "x.parquet":
+        pq.write_table(pa.table({"a": np.arange(40.0), "b": ["u", None] * 20}), path, row_group_size=9)
+    else:
+        content = CSV.replace(",", "\t") if "tsv" in name else CSV
+        path.write_bytes(gzip.compress(content.encode()) if name.endswith("gz") else content.encode())
+    kinds = {"mixed": "text", "date": "date", "empty": "number", "b": "text"}
+    chunks = drained(path, kinds=kinds, rows=rows)
+    assert {chunk.num_rows for chunk in chunks[:-1]} <= {rows}
+    assert_same(chunks, read_table(path))
+    assert table_columns(path) == list(read_table(path).columns)
+
+
+def test_a_chunk_has_the_kinds_of_its_own_rows_unless_told(tmp_path):
+    path = tmp_path / "x.csv"
+    path.write_text(CSV)
+    first, second, *_ = drained(path, rows=10)
+    assert [one.columns["mixed"].kind for one in (first, second)] == ["number", "text"]
+    told = drained(path, rows=10, kinds={"mixed": "text", "empty": "text", "date": "text"})[0]
+    assert [told.columns[name].kind for name in ("mixed", "empty", "date")] == ["text"] * 3
+    assert told.columns["mixed"].values[:2].tolist() == ["0", "1"]
+    assert told.columns["empty"].values.tolist() == [None] * 10
+
+
+WORDS = ["1", "2.5", " 3", "007", "0", "inf", "true", "FALSE", "2020-01-01", "1/2/2020", "x", "NA", "?", "nan", '""']
+
+
+@settings(max_examples=100)
+@given(cells=st.lists(st.sampled_from(WORDS), min_size=1, max_size=12), data=st.data())
+def test_the_kinds_of_chunks_make_the_kind_of_the_column(tmp_path_factory, cells, data):
+    few = data.draw(st.lists(st.sampled_from(cells), min_size=1, max_size=12))  # with few words, all may be of a kind
+    path = tmp_path_factory.mktemp("kinds") / "x.csv"
+    path.write_text("a,b\n" + "".join(f"{cell},1\n" for cell in few))
+    whole = read_table(path).columns["a"]
+    kind = None
+    for chunk in drained(path, rows=3):
+        if not chunk.columns["a"].missing.all():
+            kind = joined_kind(kind, chunk.columns["a"].kind)
+    assert (kind or "number") == whole.kind
+    again = drained(path, rows=3, kinds={"a": whole.kind})
+    assert {chunk.columns["a"].kind for chunk in again} == {whole.kind}
+    assert_array_equal(np.concatenate([chunk.columns["a"].values for chunk in again]), whole.values)
+
+
+@pytest.mark.parametrize("name", ["x.csv", "x.parquet"])
+def test_some_columns(tmp_path, name):
+    files.write_table(tmp_path / name, {"a": np.ones(3), "a.b": np.zeros(3), "c": np.arange(3.0)})
+    (chunk,) = drained(tmp_path / name, columns=["c", "a"])
+    assert list(chunk.columns) == ["a", "c"]
+    assert "Did you mean" in message(drained, tmp_path / name, columns=["cc"])
+
+
+def test_arrow_objects_and_their_streams():
+    table = pa.table({"a": np.arange(10.0), "b": ["u", None] * 5, "__index_level_0__": np.arange(10)})
+    for source in (table, table.to_reader(max_chunksize=3), ds.dataset(table)):
+        chunks = drained(source, rows=4)
+        assert [chunk.num_rows for chunk in chunks] == [4, 4, 2]
+        assert list(chunks[0].columns) == ["a", "b"]
+    assert "at least one row" in message(drained, table.slice(0, 0))
+    assert "must be a file" in message(drained, 3)
+
+
+def test_wide_tables_come_in_fewer_rows(tmp_path, monkeypatch):
+    monkeypatch.setattr(table_chunks, "_CHUNK_CELLS", 12)
+    files.write_table(tmp_path / "x.parquet", {name: np.ones(10) for name in "abcd"})
+    assert {chunk.num_rows for chunk in drained(tmp_path / "x.parquet")} == {3, 1}
+
+
+def test_a_folder_is_its_parquet_files_by_name(tmp_path):
+    for name, start in (("b.parquet", 5), ("a.parquet", 0)):
+        files.write_table(tmp_path / name, {"x": np.arange(start, start + 5.0), "w": np.full(5, name)})
+    for name in (".hidden.parquet", "_metadata.parquet", "README.md"):
+        (tmp_path / name).write_text("nothing")
+    pq.write_table(pa.table({"w": pa.nulls(2), "x": [10, 11]}), tmp_path / "c.pq")  # other order, and types that agree
+    chunks = drained(tmp_path, rows=3)
+    assert np.concatenate([chunk.columns["x"].values for chunk in chunks]).tolist() == list(range(12))
+    assert {tuple(chunk.columns) for chunk in chunks} == {("x", "w")}
+    assert estimate_size(tmp_path) == (12, 12 * 2 * 8)
+
+
+# -- what is wrong --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("a,b\n" + "1,2\n" * 500 + "1,2,3\n" + "1,2\n" * 500, "got 3 in row 501"),
+        ("a,b\n" + "1,2\n" * 500 + '1,"2\n' + "1,2\n" * 500, "close every quote"),
+        ("a,b\n" + "1,2\n" * 500 + '1,"2\n3,4\n', "close every quote"),
+        (b"a,b\n" + b"1,2\n" * 500 + b"1,\xff\n", "UTF-8"),
+        (b"a,b\n" + b"1,2\n" * 500 + b"1,\0\n", "NUL"),
+        ("a,b\n", "rows below its header"),
+        ("", "empty file"),
+        ("a,a\n1,2\n", "more than once"),
+    ],
+)
+def test_bad_text_is_named_in_one_line(tmp_path, small_blocks, content, said):
+    path = tmp_path / "x.csv"
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    found = message(drained, path, rows=10)
+    assert said in found
+    assert str(path) in found
+
+
+def test_truncated_files(tmp_path, rng):
+    packed = gzip.compress(("a\n" + "\n".join(map(str, rng.random(5000)))).encode())
+    (tmp_path / "x.csv.gz").write_bytes(packed[: len(packed) // 2])
+    assert "x.csv.gz` must be whole" in message(drained, tmp_path / "x.csv.gz")
+    files.write_table(tmp_path / "x.parquet", {"a": rng.random(5000)})
+    (tmp_path / "x.parquet").write_bytes((tmp_path / "x.parquet").read_bytes()[:-1000])
+    assert "x.parquet` must be whole" in message(drained, tmp_path / "x.parquet")
+    assert "no such file" in message(drained, tmp_path / "y.parquet")
+    assert "no such file" in message(drained, tmp_path / "y.csv")
+
+
+def test_a_bad_file_in_the_middle_of_a_folder(tmp_path):
+    for name in "abc":
+        files.write_table(tmp_path / f"{name}.parquet", {"x": np.ones(5), "y": np.ones(5)})
+    bad = tmp_path / "b.parquet"
+    whole = bad.read_bytes()
+    bad.write_bytes(whole[:-50])
+    assert "b.parquet` must be whole" in message(drained, tmp_path)
+    bad.write_bytes(b"")
+    assert "b.parquet` must hold a table" in message(drained, tmp_path)
+    files.write_table(bad, {"x": np.ones(5), "z": np.ones(5)})
+    assert "b.parquet` must have the columns of `a.parquet`, got a difference in `z`, `y`" in message(drained, tmp_path)
+    files.write_table(bad, {"x": np.ones(5), "y": np.full(5, "w")})
+    assert "got text instead of number in `y`" in message(drained, tmp_path)
+    (tmp_path / "empty").mkdir()
+    assert "must hold Parquet files" in message(drained, tmp_path / "empty")
+
+
+# -- sizes ----------------------------------------------------------------------------------------------------
+
+
+def test_the_size_of_text_is_estimated_from_its_beginning(tmp_path, rng, monkeypatch):
+    monkeypatch.setattr(table_chunks, "_SAMPLE", 1 << 12)
+    columns = {name: rng.random(3000).round(4) for name in "abc"}
+    for name in ("x.csv", "x.csv.gz", "x.tsv"):
+        files.write_table(tmp_path / name, columns)
+        size = estimate_size(tmp_path / name)
+        assert size.num_rows is None
+        assert 0.8 < size.bytes_in_memory / (3000 * 3 * 8) < 1.25
+    (tmp_path / "x.csv.gz").write_bytes(b"no gzip at all")
+    assert "must be whole" in message(estimate_size, tmp_path / "x.csv.gz")
+
+
+# -- writing --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ending", ["csv", "csv.gz", "tsv", "parquet"])
+def test_rows_are_appended(tmp_path, ending):
+    path = tmp_path / f"x.{ending}"
+    with TableWriter(path) as writer:
+        for start in range(0, 9, 3):
+            writer.write({"a": np.arange(start, start + 3.0), "b": np.array(["u", None, "v"], object)})
+        assert not path.exists()
+    table = read_table(path)
+    assert table.columns["a"].values.tolist() == list(range(9))
+    assert table.columns["b"].values.tolist() == ["u", None, "v"] * 3
+
+
+@pytest.mark.parametrize("ending", ["csv", "csv.gz", "parquet"])
+def test_an_unfinished_table_is_not_there(tmp_path, ending):
+    path = tmp_path / f"x.{ending}"
+
+    def write(*tables) -> None:
+        with TableWriter(path) as writer:
+            for one in tables:
+                writer.write(one)
+
+    assert "got none" in message(write)
+    assert "must be those of the first rows" in message(write, {"a": np.ones(2)}, {"b": np.ones(2)})
+    if ending == "parquet":
+        assert "keep the types" in message(write, {"a": np.ones(2)}, {"a": np.array(["u", "v"])})
+
+    def interrupted() -> None:
+        with TableWriter(path) as writer:
+            writer.write({"a": np.ones(2)})
+            raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        interrupted()
+    assert os.listdir(tmp_path) == []
