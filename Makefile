@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 READY = $(VENV)/.ready
 
-.PHONY: demo test test-slow lint docs bench bench-peers clean
+.PHONY: demo test test-slow lint docs bench bench-large bench-peers clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -33,6 +33,10 @@ bench: $(READY)
 	$(BIN)/python benchmarks/step.py
 	$(BIN)/python benchmarks/prediction.py
 	$(BIN)/python benchmarks/scaling.py
+
+# Writes and removes 5 GB in the temporary folder.
+bench-large: $(READY)
+	$(BIN)/python benchmarks/large.py
 
 # Peers pin each other's dependencies, so each family has an environment of its own. torch 2.13.0 has a CPU build.
 .venv-peers-torch/.ready:

@@ -22,6 +22,7 @@ from bsgp.implicit import ImplicitPlan, fit_implicit
 from bsgp.inducing import AbstractInducingPrior
 from bsgp.likelihoods import AbstractLikelihood, Gaussian
 from bsgp.mcmc_svgp import fit_mcmc_svgp
+from bsgp.memory import check_memory, memory_of_chains, memory_of_exact
 from bsgp.methods import METHODS
 from bsgp.model import DeepGP, init_deep_gp
 from bsgp.nuts import NutsPlan
@@ -177,15 +178,38 @@ def bsgp_recipe(method: str, source: AbstractSource, likelihood: AbstractLikelih
 
 def _fit_bsgp(task: _Task) -> Fit:
     options = task.options
+    recipe = bsgp_recipe(task.method, task.source, task.likelihood, options)
+    check_memory(_memory_of(task, recipe), "Lower `num_inducing`, `num_chains` or `depth`, or leave rows on disk.")
     return recipes.fit(
         *task.rows, task.likelihood, task.key,
-        recipe=bsgp_recipe(task.method, task.source, task.likelihood, options),
+        recipe=recipe,
         depth=options.depth,
         inducing_prior=options.inducing_prior,
         num_chains=options.num_chains,
         report=task.report,
         checkpoints=task.checkpoints,
     )  # fmt: skip
+
+
+def _memory_of(task: _Task, recipe: Recipe) -> int:
+    source, plan = task.source, recipe.plan
+    return memory_of_chains(
+        num_rows=source.num_rows,
+        num_inputs=source.num_inputs,
+        num_targets=task.likelihood.num_latent(source.num_targets),
+        num_inducing=recipe.num_inducing,
+        depth=task.options.depth,
+        num_chains=task.options.num_chains,
+        num_draws=plan.num_draws,
+        batch_size=min(plan.batch_size, source.num_rows),
+        updates_per_chunk=max(plan.chunk, plan.thinning),
+        itemsize=jnp.result_type(float).itemsize,
+        is_streamed=not isinstance(source, ArraySource),
+    )
+
+
+def _check_exact_memory(task: _Task) -> None:
+    check_memory(memory_of_exact(task.num_rows), "Pass fewer rows, or use `bsgp`.")
 
 
 def _optimised_target(model: DeepGP, num_rows: int, objective: str) -> Target:
@@ -231,6 +255,7 @@ def _fit_mcmc_svgp(task: _Task) -> Fit:
 
 
 def _fit_mcmc_gp(task: _Task) -> Fit:
+    _check_exact_memory(task)
     return fit_mcmc_gp(
         *task.rows, task.likelihood, task.key,
         plan=_nuts_plan(task), num_chains=task.options.num_chains, report=task.report, clock=task.clock,
@@ -238,6 +263,7 @@ def _fit_mcmc_gp(task: _Task) -> Fit:
 
 
 def _fit_exact_gp(task: _Task) -> Fit:
+    _check_exact_memory(task)
     num_steps = task.times(200)
     return fit_exact_gp(
         *task.rows, task.likelihood, task.key, num_steps=num_steps, report=task.report, clock=task.clock
