@@ -329,13 +329,13 @@ class _Loop:
         done = sample_chunk(self.target, self.plan, start, *flags, keys, feed)
         for attempt in range(retries + 1):
             found = self._faults(done[2], limit)
-            worn = {chain: fault for chain, fault in found.items() if self.taken_back[chain] >= MAX_TAKEN_BACK}
-            if not found or worn or attempt == retries:
+            mended = {chain: fault for chain, fault in found.items() if self.taken_back[chain] < MAX_TAKEN_BACK}
+            if not mended or attempt == retries:
                 break
-            self._note(phase, found, f"a step {shrink:g} times as long")
+            self._note(phase, mended, f"a step {shrink:g} times as long")
             if phase == "draws":
-                self.taken_back[list(found)] += 1
-            is_bad = np.isin(np.arange(len(self.names)), list(found))
+                self.taken_back[list(mended)] += 1
+            is_bad = np.isin(np.arange(len(self.names)), list(mended))
             shorter = jax.vmap(with_step_size)(
                 start.sampler,
                 start.sampler.step_size * jnp.where(is_bad, shrink, 1.0).astype(self.target.dtype)[:, None],
