@@ -22,9 +22,10 @@ def test_faults_are_found_by_chain_with_their_place():
     heat["Z"][3] = 40.0
     found = faults(energy, heat, {"Z": 0.1, "V": 0.1}, limit=10.0)
     assert set(found) == {1, 2, 3}
-    assert (found[1].update, found[1].what) == (7, "became non-finite in V")
-    assert (found[2].update, found[2].what) == (30, "became non-finite in Z")
+    assert found[1] == (7, "became non-finite in V", False)
+    assert found[2] == (30, "became non-finite in Z", False)
     assert "ran away in Z (temperature 40" in found[3].what
+    assert found[3].is_finite
     assert not faults(energy[:1], {"Z": heat["Z"][3:]}, {"Z": 6.0}, limit=10.0)  # so few updates say little
 
 

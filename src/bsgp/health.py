@@ -19,6 +19,8 @@ class Fault(NamedTuple):
     """The first bad one, counted from the chunk's begin."""
     what: str
     """Such as `became non-finite in layers.0.Z`."""
+    is_finite: bool
+    """Whether the chain is only hot, and could go on."""
 
 
 def faults(
@@ -37,13 +39,14 @@ def faults(
         if not finite[chain].all():
             step = int(np.argmin(finite[chain]))
             where = [name for name, values in temperature.items() if not np.isfinite(values[chain, step])]
-            found[chain] = Fault(step, f"became non-finite in {', '.join(where) or 'the energy'}")
+            found[chain] = Fault(step, f"became non-finite in {', '.join(where) or 'the energy'}", False)
             continue
         heat = {name: float(values[chain].mean()) for name, values in temperature.items()}
         hottest = max(heat, key=lambda name: heat[name] - 6.0 * error[name], default=None)
         if hottest is not None and heat[hottest] - 6.0 * error[hottest] > limit:
             step = int(np.argmax(temperature[hottest][chain]))
-            found[chain] = Fault(step, f"ran away in {hottest} (temperature {heat[hottest]:.0f} where 1 is right)")
+            what = f"ran away in {hottest} (temperature {heat[hottest]:.0f} where 1 is right)"
+            found[chain] = Fault(step, what, True)
     return found
 
 

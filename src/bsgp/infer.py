@@ -34,7 +34,7 @@ from bsgp.model import DeepGP
 from bsgp.optimise import even_chunk
 from bsgp.plan import Plan
 from bsgp.run_state import RunState, Trace, does_not_belong
-from bsgp.sghmc import Info, step_size_factor, with_step_size
+from bsgp.sghmc import Info, State, step_size_factor, with_step_size
 from bsgp.target import Batch, Target
 
 HEAT_LIMIT = 0.05  # the excess temperature that the step size is adapted to
@@ -303,15 +303,13 @@ class _Loop:
             if phase == "draws":
                 self.state.taken_back[list(mended)] += 1
             is_bad = np.isin(np.arange(len(self.state.names)), list(mended))
-            shorter = jax.vmap(with_step_size)(
-                start.sampler,
-                start.sampler.step_size * jnp.where(is_bad, shrink, 1.0).astype(self.target.dtype)[:, None],
-            )
-            start = start._replace(sampler=shorter)
+            start = start._replace(sampler=_calmer(start.sampler, is_bad, shrink))
             self.state.evaluations += adapts.size
             again = sample_chunk(self.target, self.plan, start, *flags, jr.clone(keys), feed)
             done = jax.tree.map(partial(_where_chain, is_bad), again, done)
         self.state.chains, positions, info = done
+        if phase == "burn-in":  # which is there to cool down
+            found = {chain: fault for chain, fault in found.items() if not fault.is_finite}
         positions, info = self._stop(phase, found, (positions, info))
         self.state.record(phase, np.asarray(info.energy) / self.target.num_data)
         return _Advanced(positions, info)
@@ -416,6 +414,13 @@ class _Loop:
         self.began, self.num_saved = time.monotonic() - seconds, len(self.state.draws)
         logger.warning(f"Going on from a checkpoint: {self.state.done(phase):,} updates into the {phase}.")
         return phase
+
+
+def _calmer(sampler: State, is_bad: np.ndarray, shrink: float) -> State:
+    """Some chains with a shorter step and at rest: the last momenta before the trouble may be part of it."""
+    factor = jnp.where(jnp.asarray(is_bad), shrink, 1.0).astype(sampler.step_size.dtype)
+    shorter = jax.vmap(with_step_size)(sampler, sampler.step_size * factor[:, None])
+    return shorter._replace(momentum=jnp.where(jnp.asarray(is_bad)[:, None], 0.0, shorter.momentum))
 
 
 def _where_chain(is_bad: np.ndarray, again: Array, before: Array) -> Array:
