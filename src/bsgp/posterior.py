@@ -15,7 +15,7 @@ from jaxtyping import Array, PyTree
 from bsgp.checks import check_count, check_matrix
 from bsgp.diagnostics import ess, rhat
 from bsgp.infer import Run
-from bsgp.likelihoods import nearest_target
+from bsgp.likelihoods import Categorical, nearest_target
 from bsgp.model import AbstractModel
 from bsgp.numerics import Marginals, log_mean_exp
 from bsgp.storage import load_stacked, save_stacked
@@ -27,6 +27,14 @@ MAX_JOINT_ROWS = 5_000
 NUM_BISECTIONS = 60
 NUM_PASSES = 100
 MIN_CRPS_DRAWS = 256  # of y: of a posterior with fewer draws each gives more than one
+
+
+class AtTargets(NamedTuple):
+    """The predictive distribution where targets are known."""
+
+    mean: np.ndarray
+    log_density: np.ndarray
+    cdf: np.ndarray
 
 
 class Posterior(eqx.Module):
@@ -68,6 +76,14 @@ class Posterior(eqx.Module):
     def log_density(self, X, y, key: Array) -> np.ndarray:
         """`log (1/S) sum_s p(y | x, draw s)`: the mixture's density for each row and output, `[N P]`."""
         return self._by_rows(_mixture_log_density, key, X, y)
+
+    def at_targets(self, X, y, key: Array) -> AtTargets:
+        """What scores of a regression are made of, from one pass of the rows: each `[N P]`."""
+        return AtTargets(*self._by_rows(_at_targets, key, X, y))
+
+    def log_probabilities(self, X, key: Array) -> np.ndarray:
+        """Of all classes, `[N K]`, to the last digit near 0 and 1."""
+        return self._by_rows(_log_probabilities, key, X)
 
     def quantiles(self, X, levels, key: Array) -> np.ndarray:
         """Quantiles of the mixture, `[N P Q]`."""
@@ -341,3 +357,29 @@ def _sample_targets(model, X, keys):
         return draw.likelihood.sample(noise_key, draw.sample_function(X, function_key))
 
     return jax.lax.map(one, (model, keys))
+
+
+@eqx.filter_jit
+def _at_targets(model, route, key, X, y):
+    """The mixture's mean, log density at y and distribution function at y."""
+
+    def each(draw, f):
+        likelihood = draw.likelihood
+        return likelihood.predict(f).mean, likelihood.log_expected_prob(y, f), likelihood.cdf(y, f)
+
+    mean, log_density, cdf = _map_draws(each, model, route, key, X)
+    return jnp.mean(mean, axis=0), log_mean_exp(log_density, axis=0), jnp.mean(cdf, axis=0)
+
+
+@eqx.filter_jit
+def _log_probabilities(model, route, key, X):
+    """The mixture's log probability of every class: of two classes both, since `1 - p` would lose digits near 1."""
+
+    def each(draw, f):
+        likelihood = draw.likelihood
+        if isinstance(likelihood, Categorical):
+            return likelihood.log_probabilities(f)
+        labels = jnp.zeros_like(f.mean), jnp.ones_like(f.mean)
+        return jnp.concatenate([likelihood.log_expected_prob(label, f) for label in labels], axis=1)
+
+    return log_mean_exp(_map_draws(each, model, route, key, X), axis=0)

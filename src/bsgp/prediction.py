@@ -1,6 +1,5 @@
 """Predictions as columns of a table."""
 
-import jax.random as jr
 import numpy as np
 
 from bsgp.data.tables import Table
@@ -14,8 +13,7 @@ def prediction_columns(model: BSGPRegressor | BSGPClassifier, X: Table, chunk: i
 
     `chunk` is the place of these rows among those of a larger table.
     """
-    # hidden layers are drawn: with the same key the first row of every chunk would get the same numbers
-    key = jr.fold_in(model._predict_key, chunk) if chunk else model._predict_key
+    key = model.key_of_chunk(chunk)
     inputs = model.encode(X)
     mean, variance = model.posterior_.predict(inputs, key)
     if isinstance(model, BSGPClassifier):

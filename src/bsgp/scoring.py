@@ -6,9 +6,6 @@ Rows may come in chunks. What is kept of a chunk are sums, and of a classificati
 from collections.abc import Iterable
 from typing import NamedTuple
 
-import equinox as eqx
-import jax.numpy as jnp
-import jax.random as jr
 import numpy as np
 from jaxtyping import Array
 
@@ -16,9 +13,6 @@ from bsgp.baselines import ClassBaseline, GaussianBaseline
 from bsgp.data.tables import Table
 from bsgp.estimators import BSGPClassifier, BSGPRegressor
 from bsgp.evaluate import gaussian_crps, mean_auc
-from bsgp.likelihoods import Categorical
-from bsgp.numerics import log_mean_exp
-from bsgp.posterior import _map_draws
 
 Scores = dict[str, float]
 INTERVAL = (0.05, 0.95)
@@ -35,7 +29,7 @@ class Evaluation(NamedTuple):
 def score(model: BSGPRegressor | BSGPClassifier, X: Table, y: np.ndarray) -> Scores:
     """`mnll, nrmse, rmse, crps, coverage90` of a regression, averaged over targets, or `mnll, error, auc`."""
     tally = _tally(model)
-    _add_model(tally, model, model.encode(X), y, model._predict_key)
+    _add_model(tally, model, model.encode(X), y, model.key_of_chunk(0))
     return tally.scores()
 
 
@@ -54,9 +48,7 @@ def score_chunks(model: BSGPRegressor | BSGPClassifier, chunks: Iterable[tuple[T
     num_rows = 0
     for index, (X, y) in enumerate(chunks):
         inputs = model.encode(X)
-        # hidden layers are drawn: with the same key the first row of every chunk would get the same numbers
-        key = jr.fold_in(model._predict_key, index) if index else model._predict_key
-        _add_model(tally, model, inputs, y, key)
+        _add_model(tally, model, inputs, y, model.key_of_chunk(index))
         for name, other in others.items():
             _add_baseline(other, model, model.baselines_[name], inputs, y)
         num_rows += X.num_rows
@@ -123,13 +115,13 @@ def _add_model(tally, model: BSGPRegressor | BSGPClassifier, inputs: np.ndarray,
     posterior = model.posterior_
     if isinstance(model, BSGPClassifier):
         codes = model.codes(y)
-        log_probability = posterior._by_rows(_log_probabilities, key, inputs)
+        log_probability = posterior.log_probabilities(inputs, key)
         tally.add(codes, log_probability[np.arange(len(codes)), codes], log_probability)
         return
     y = np.asarray(y, np.float64).reshape(inputs.shape[0], -1)
     scale = model.target_scale
     standardised = ((y - model.target_mean) / scale).astype(inputs.dtype)
-    mean, log_density, cdf = posterior._by_rows(_at_targets, key, inputs, standardised)
+    mean, log_density, cdf = posterior.at_targets(inputs, standardised, key)
     crps = posterior.crps(inputs, standardised, key) * scale
     # a target lies between two quantiles if its distribution function lies between their levels
     inside = (cdf >= INTERVAL[0]) & (cdf <= INTERVAL[1])
@@ -148,32 +140,3 @@ def _add_baseline(tally, model, baseline: GaussianBaseline | ClassBaseline, inpu
     low, high = (mean + baseline.sd * quantile for quantile in norm.ppf(INTERVAL))
     inside = (y >= low) & (y <= high)
     tally.add(y, mean, norm.logpdf(y, mean, baseline.sd), gaussian_crps(y, mean, baseline.sd), inside)
-
-
-# -- one pass of the rows through the draws ----------------------------------------------------------------------
-
-
-@eqx.filter_jit
-def _at_targets(model, route, key, X, y):
-    """The mixture's mean, log density at y and distribution function at y."""
-
-    def each(draw, f):
-        likelihood = draw.likelihood
-        return likelihood.predict(f).mean, likelihood.log_expected_prob(y, f), likelihood.cdf(y, f)
-
-    mean, log_density, cdf = _map_draws(each, model, route, key, X)
-    return jnp.mean(mean, axis=0), log_mean_exp(log_density, axis=0), jnp.mean(cdf, axis=0)
-
-
-@eqx.filter_jit
-def _log_probabilities(model, route, key, X):
-    """The mixture's log probability of every class: of two classes both, since `1 - p` would lose digits near 1."""
-
-    def each(draw, f):
-        likelihood = draw.likelihood
-        if isinstance(likelihood, Categorical):
-            return likelihood.log_probabilities(f)
-        labels = jnp.zeros_like(f.mean), jnp.ones_like(f.mean)
-        return jnp.concatenate([likelihood.log_expected_prob(label, f) for label in labels], axis=1)
-
-    return log_mean_exp(_map_draws(each, model, route, key, X), axis=0)

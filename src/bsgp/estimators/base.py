@@ -248,6 +248,10 @@ class BSGPEstimator(BaseEstimator, abc.ABC):
         """Always the same: hidden layers are drawn, and a prediction should not change when it is asked for again."""
         return jr.fold_in(jr.key(self._seed), 1)
 
+    def key_of_chunk(self, chunk: int):
+        """For rows that are a part of a larger table: were it the same for all, hidden draws would repeat."""
+        return jr.fold_in(self._predict_key, chunk) if chunk else self._predict_key
+
     def _marginals(self, X) -> Marginals:
         inputs = self.encode(X)
         return self.posterior_.predict(inputs, self._predict_key)
