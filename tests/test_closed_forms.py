@@ -30,7 +30,7 @@ def sample_u(objective, batch_size, getkey):
 
 
 @pytest.mark.parametrize("batch_size", [NUM_ROWS, NUM_ROWS // 2], ids=["full batch", "minibatch"])
-@pytest.mark.parametrize("objective", ["fitc", "vfe"])
+@pytest.mark.parametrize("objective", ["fitc", pytest.param("vfe", marks=pytest.mark.slow)])
 def test_sampled_u_has_the_supplements_mean_and_covariance(objective, batch_size, getkey):
     u, (mean, covariance) = sample_u(objective, batch_size, getkey)  # [C S M]
     error = u.std(axis=(0, 1)) / np.sqrt(ess(u))

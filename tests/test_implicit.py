@@ -166,6 +166,7 @@ def test_mirrored_noise_is_normal_and_sums_to_nothing():
     np.testing.assert_allclose(mirrored_noise(jr.key(0), (10, 3), jnp.float64).sum(axis=0), 0.0, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_two_layers_learn():
     X, y = regression(80, 2, noise=0.1)
     model = init_deep_gp(X, Gaussian(jnp.full(1, 0.1)), jr.key(0), num_inducing=10, depth=2)

@@ -23,6 +23,8 @@ from safetensors import SafetensorError
 from safetensors.numpy import load as load_bytes
 from safetensors.numpy import save as save_bytes
 
+from bsgp.disk import flush_to_disk
+
 logger = logging.getLogger("bsgp")
 
 FORMAT_NAME, FORMAT_VERSION = "bsgp-checkpoint", 1
@@ -157,7 +159,7 @@ class Checkpoints:
                 "facts": snapshot.facts,
             }
             self._write(f"checkpoint-{number:06d}.json", json.dumps(document).encode())
-            _flush(self.folder)
+            flush_to_disk(self.folder)
         except OSError as error:
             kept = f"checkpoint {self._number} stays" if self._number else "there is none yet"
             logger.warning(
@@ -225,14 +227,6 @@ def _draws_name(index: int) -> str:
 def _packed(arrays: dict[str, np.ndarray]) -> bytes:
     # safetensors 0.8.0 corrupts strided arrays without a word
     return save_bytes({name: np.ascontiguousarray(array) for name, array in arrays.items()})
-
-
-def _flush(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def tree_to_arrays(name: str, tree: PyTree) -> dict[str, np.ndarray]:

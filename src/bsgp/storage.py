@@ -20,6 +20,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from bsgp import exact, grids, kernels, likelihoods, model
+from bsgp.disk import flush_to_disk
 from bsgp.target import leaf_name
 
 FORMAT_NAME = "bsgp-posterior"
@@ -71,7 +72,7 @@ def save_stacked(
         }
         (fresh / STRUCTURE).write_text(json.dumps(document, indent=1), encoding="utf-8")
         for file in (fresh / ARRAYS, fresh / STRUCTURE, fresh):
-            _flush_to_disk(file)
+            flush_to_disk(file)
         _replace_folder(fresh, folder)
     except BaseException:
         shutil.rmtree(fresh, ignore_errors=True)
@@ -168,14 +169,6 @@ def _umask() -> int:
     return mask
 
 
-def _flush_to_disk(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def _replace_folder(fresh: Path, folder: Path) -> None:
     """Put `fresh` in the place of `folder`. A rename cannot replace a full folder, so the old one steps aside first."""
     aside = None
@@ -183,6 +176,6 @@ def _replace_folder(fresh: Path, folder: Path) -> None:
         aside = Path(tempfile.mkdtemp(prefix=f".{folder.name}-old-", dir=folder.parent))
         os.rename(folder, aside / folder.name)
     os.rename(fresh, folder)
-    _flush_to_disk(folder.parent)
+    flush_to_disk(folder.parent)
     if aside is not None:
         shutil.rmtree(aside, ignore_errors=True)

@@ -31,6 +31,7 @@ from bsgp.data.sources import AbstractStream, AbstractStreamedSource, Rows
 from bsgp.data.summaries import TargetState
 from bsgp.data.table_chunks import CHUNK_ROWS, estimate_size, source_files
 from bsgp.data.tables import shown
+from bsgp.disk import flush_to_disk
 
 FORMAT_NAME = "bsgp-store"
 FORMAT_VERSION = 1
@@ -183,7 +184,7 @@ class _Builder:
             json.dump(_description(conversion, self._key, files), file)
             file.flush()
             os.fsync(file.fileno())
-        _sync_folder(temporary)
+        flush_to_disk(temporary)
         seconds = time.monotonic() - started
         self._say(f"Converted {self._source.path.name}: {conversion.num_rows:,} rows in {seconds:.0f} s.")
 
@@ -223,15 +224,7 @@ def _move(temporary: Path, folder: Path) -> None:
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
             raise
         return  # another process was quicker, with the same store
-    _sync_folder(folder.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    flush_to_disk(folder.parent)
 
 
 def _remove(folder: Path) -> None:
