@@ -197,7 +197,7 @@ def test_a_failed_save_leaves_the_old_model(rng, tmp_path, monkeypatch):
     def full_disk(*_):
         raise OSError("no space left")
 
-    monkeypatch.setattr(bsgp.storage, "_flush_to_disk", full_disk)
+    monkeypatch.setattr(bsgp.storage, "flush_to_disk", full_disk)
     with pytest.raises(OSError, match="no space"):
         gaussian_posterior(rng).save(tmp_path / "model")
     assert (tmp_path / "model" / "arrays.safetensors").read_bytes() == before
