@@ -23,7 +23,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load as load_bytes
 from safetensors.numpy import save as save_bytes
 
-from bsgp.disk import flush_to_disk
+from bsgp.disk import flush_to_disk, replacing
 
 logger = logging.getLogger("bsgp")
 
@@ -32,6 +32,7 @@ EVERY = 60.0
 """Seconds from one checkpoint to the next."""
 NUM_KEPT = 2
 _NAME = re.compile(r"checkpoint-(\d{6})\.json")
+_OWN = re.compile(r"checkpoint-\d{6}\.json|(state|draws)-\d{6}\.safetensors|\.[0-9a-f]{32}\.part")
 
 
 class Snapshot(NamedTuple):
@@ -172,17 +173,8 @@ class Checkpoints:
 
     def _write(self, name: str, content: bytes) -> str:
         """Write beside, flush, rename; what is left of a failure is removed, and its space is free again."""
-        path = self.folder / name
-        beside = path.with_name(f"{name}.part")
-        try:
-            with beside.open("wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(beside, path)
-        except OSError:
-            beside.unlink(missing_ok=True)
-            raise
+        with replacing(self.folder / name) as file:
+            file.write(content)
         return hashlib.sha256(content).hexdigest()
 
     def _forget(self, number: int) -> None:
@@ -217,7 +209,8 @@ def check_checkpoint_folder(folder: Path) -> None:
 
 
 def _is_own(name: str) -> bool:
-    return re.fullmatch(r"(checkpoint-\d{6}\.json|(state|draws)-\d{6}\.safetensors)(\.part)?", name) is not None
+    """Also what a process that was killed left half written."""
+    return _OWN.fullmatch(name) is not None
 
 
 def _draws_name(index: int) -> str:

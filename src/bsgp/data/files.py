@@ -6,7 +6,6 @@ import gzip
 import io
 import os
 import re
-import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -25,6 +24,7 @@ from bsgp.data.tables import (
     table_from_arrow,
     ticked,
 )
+from bsgp.disk import replacing
 
 SEPARATORS = {".csv": ",", ".csv.gz": ",", ".tsv": "\t", ".tsv.gz": "\t"}
 PARQUET = (".parquet", ".pq")
@@ -307,7 +307,7 @@ class TableWriter:
 
     def __enter__(self) -> "TableWriter":
         with self._complaining():
-            self._file: Any = self._stack.enter_context(_replacing(self.path))
+            self._file: Any = self._stack.enter_context(replacing(self.path))
         if self._ending.endswith(".gz"):
             packed = gzip.GzipFile(filename="", fileobj=self._file, mode="wb", compresslevel=6, mtime=0)
             self._file = self._stack.enter_context(packed)
@@ -360,20 +360,6 @@ class TableWriter:
         except OSError as error:
             why = shown(error.strerror or error)
             raise ValueError(f"`{self.path}` must be writable, got an error: {why}. Choose another folder.") from None
-
-
-@contextmanager
-def _replacing(path: Path) -> Iterator[IO[bytes]]:
-    """A file beside `path` that takes its place when all is written, and vanishes when not."""
-    temporary = path.with_name(f".{uuid.uuid4().hex}.part")  # not `tempfile`, whose files others cannot read
-    try:
-        with temporary.open("xb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _same_length(columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

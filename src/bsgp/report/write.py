@@ -1,12 +1,12 @@
 """A report on disk, whole or not at all."""
 
 import os
-import secrets
 from pathlib import Path
 
 import numpy as np
 
 from bsgp.data.tables import Table
+from bsgp.disk import replacing
 from bsgp.estimators import BSGPClassifier, BSGPRegressor
 
 
@@ -35,14 +35,6 @@ def write_report(
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Into a file beside it, which then takes its name: a reader sees the old page or the new one."""
-    fresh = path.with_name(f".bsgp-{secrets.token_hex(6)}.tmp")
-    try:
-        with open(fresh, "xb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(fresh, path)
-    except BaseException:
-        fresh.unlink(missing_ok=True)
-        raise
+    """A reader sees the old page or the new one."""
+    with replacing(path) as file:
+        file.write(content)
