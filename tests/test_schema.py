@@ -13,19 +13,11 @@ from numpy.testing import assert_allclose, assert_array_equal
 from bsgp.data.files import read_table
 from bsgp.data.schema import MAX_CATEGORIES, Feature, InputSchema
 from bsgp.data.tables import Table, from_frame
+from refusals import message
 
 
 def table(**columns) -> Table:
     return from_frame(pd.DataFrame(columns))
-
-
-def message(call, *arguments) -> str:
-    """The error of a call: a plain ValueError of a single line."""
-    with pytest.raises(ValueError, match=r".") as caught:
-        call(*arguments)
-    assert type(caught.value) is ValueError
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
 
 
 PEOPLE = dict(

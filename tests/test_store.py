@@ -19,17 +19,9 @@ from bsgp.data.convert import Packing, Sizes
 from bsgp.data.files import read_table, write_table
 from bsgp.data.schema import InputSchema
 from bsgp.data.store import DESCRIPTION, ROWS, Store, open_store
+from refusals import message
 
 SMALL = Sizes(chunk_rows=37, bucket_bytes=2000, block_rows=10)
-
-
-def message(call, *arguments, **options) -> str:
-    """The error of a call: a plain ValueError of a single line."""
-    with pytest.raises(ValueError, match=r".") as caught:
-        call(*arguments, **options)
-    assert type(caught.value) is ValueError
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
 
 
 def write_mixed(path: Path, num_rows: int = 500) -> Path:

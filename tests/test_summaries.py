@@ -10,15 +10,7 @@ from bsgp.data.schema import MAX_CATEGORIES, InputSchema
 from bsgp.data.summaries import RowSample, TableSummary, TargetState, TargetSummary
 from bsgp.data.tables import Column, Table, column_from_values
 from bsgp.data.targets import Targets
-
-
-def message(call, *arguments) -> str:
-    """The error of a call: a plain ValueError of a single line."""
-    with pytest.raises(ValueError, match=r".") as caught:
-        call(*arguments)
-    assert type(caught.value) is ValueError
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
+from refusals import message
 
 
 def table(**columns) -> Table:

@@ -17,21 +17,13 @@ from bsgp.data.files import TableWriter, read_table
 from bsgp.data.summaries import joined_kind
 from bsgp.data.table_chunks import estimate_size, read_chunks, table_columns
 from bsgp.data.tables import Table
+from refusals import message
 
 LINES = ["number,truth,word,mixed,date,empty"] + [
     f"{0.1 * at},{'true' if at % 3 else 'NA'},{'ab'[at % 2]},{at if at < 15 else 'x'},2020-01-{at % 28 + 1},"
     for at in range(40)
 ]
 CSV = "\n".join(LINES) + "\n"
-
-
-def message(call, *arguments, **options) -> str:
-    """The error of a call: a plain ValueError of a single line."""
-    with pytest.raises(ValueError, match=r".") as caught:
-        call(*arguments, **options)
-    assert type(caught.value) is ValueError
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
 
 
 def drained(source, **options) -> list[Table]:

@@ -21,21 +21,13 @@ from numpy.testing import assert_array_equal
 from bsgp.data import files
 from bsgp.data.files import MISSING, check_table_path, read_table, write_table
 from bsgp.data.tables import Column, Table, column_from_values, from_array, from_frame, is_frame
+from refusals import message
 
 
 def read(tmp_path, content: str | bytes, name: str = "data.csv") -> Table:
     path = tmp_path / name
     path.write_bytes(content.encode() if isinstance(content, str) else content)
     return read_table(path)
-
-
-def message(call, *arguments) -> str:
-    """The error of a call: a plain ValueError of a single line, not one that merely passed through."""
-    with pytest.raises(ValueError, match=r".") as caught:
-        call(*arguments)
-    assert type(caught.value) is ValueError
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
 
 
 def assert_column(column: Column, kind: str, values: list) -> None:
