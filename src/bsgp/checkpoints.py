@@ -13,6 +13,7 @@ import re
 import shutil
 import time
 from collections.abc import Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -220,6 +221,22 @@ def _draws_name(index: int) -> str:
 def _packed(arrays: dict[str, np.ndarray]) -> bytes:
     # safetensors 0.8.0 corrupts strided arrays without a word
     return save_bytes({name: np.ascontiguousarray(array) for name, array in arrays.items()})
+
+
+def pack(snapshot: Snapshot) -> bytes:
+    """A snapshot to be sent to another process: the length of each part, in JSON on the first line, and the parts."""
+    parts = [_packed(snapshot.arrays), *map(_packed, snapshot.draws)]
+    head = {"facts": snapshot.facts, "lengths": [len(part) for part in parts]}
+    return b"\n".join([json.dumps(head).encode(), b"".join(parts)])
+
+
+def unpack(content: bytes) -> Snapshot:
+    """`pack` undone."""
+    head, _, rest = content.partition(b"\n")
+    told = json.loads(head)
+    ends = list(accumulate(told["lengths"]))
+    arrays, *draws = (load_bytes(rest[end - size : end]) for end, size in zip(ends, told["lengths"], strict=True))
+    return Snapshot(arrays, told["facts"], draws)
 
 
 def tree_to_arrays(name: str, tree: PyTree) -> dict[str, np.ndarray]:

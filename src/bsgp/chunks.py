@@ -1,6 +1,7 @@
 """What is compiled: chunks of updates for all chains, and the states they carry.
 
-Everything here is a pure function of arrays. Chains are stacked along the first axis and mapped over.
+Everything here is a pure function of arrays. Chains are stacked along the first axis and mapped over; on a mesh every
+device has some of the chains and a share of the rows of their minibatches.
 """
 
 from functools import partial
@@ -11,15 +12,17 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import optax
+from jax.sharding import Mesh
 from jaxtyping import Array, PyTree
 
 from bsgp.exact import ExactTarget
 from bsgp.feed import Feed, batch_at
-from bsgp.model import DeepGP
+from bsgp.mesh import CHAIN, DATA, OF_ALL, OF_CHAINS, OF_ROWS
+from bsgp.model import DeepGP, Share
 from bsgp.optimise import cosine_adam, descend
 from bsgp.plan import Plan
 from bsgp.sghmc import Sampler, State, normal_like, sghmc
-from bsgp.target import Target
+from bsgp.target import Batch, Target
 
 START_STEP_SIZE = 0.002  # where it is adapted: short enough to begin with, and it grows
 
@@ -46,6 +49,34 @@ def over_chains(function, *stacked: PyTree) -> PyTree:
     return jax.vmap(function)(*stacked)
 
 
+def _on_devices(mesh: Mesh | None, function, carried: PyTree, keys: Array, feed: Feed) -> PyTree:
+    """`function(carried, key, rows, data)` of every chain, wherever it is; its results are on every device."""
+    if mesh is None:
+        return over_chains(lambda *chain: function(*chain, feed.data), carried, keys, feed.rows)
+
+    def on_one(carried, keys, rows, data):
+        done = over_chains(lambda *chain: function(*chain, data), carried, keys, rows)
+        return jax.tree.map(lambda leaf: jax.lax.all_gather(leaf, CHAIN, tiled=True), done)
+
+    specs = (OF_CHAINS, OF_CHAINS, OF_ROWS, OF_ALL)
+    # no types of varying axes: nothing is differentiated across devices, and our own gradients do not know them
+    spread = jax.shard_map(on_one, mesh=mesh, in_specs=specs, out_specs=OF_ALL, check_vma=False)
+    return spread(carried, keys, feed.rows, feed.data)
+
+
+def _data_axis(mesh: Mesh | None) -> str | None:
+    """The axis that minibatches are shared out over, if they are."""
+    return DATA if mesh is not None and mesh.shape[DATA] > 1 else None
+
+
+def _batch(data: Batch | None, at: PyTree, dtype, mesh: Mesh | None) -> Batch:
+    """The minibatch of one update, or the share of it that this device has."""
+    batch = batch_at(data, at, dtype)
+    if mesh is None or _data_axis(mesh) is None:
+        return batch
+    return Batch(batch.X, batch.y, Share(jax.lax.axis_index(DATA), mesh.shape[DATA]))
+
+
 @eqx.filter_jit
 def scattered_starts(target: Target | ExactTarget, key: Array, num_chains: int, spread: float) -> PyTree:
     """The model's position once per chain, each moved a little at random."""
@@ -68,7 +99,7 @@ def stack_draws(target: Target, sampled: DeepGP, optimised: PyTree) -> DeepGP:
     return jax.tree.map(lambda x: x.reshape(num_chains, num_draws, *x.shape[1:]), free)
 
 
-def _sampler(target: Target, plan: Plan, optimised: PyTree) -> Sampler:
+def _sampler(target: Target, plan: Plan, optimised: PyTree, data_axis: str | None = None) -> Sampler:
     def log_density(sampled, batch, key):
         return target.log_joint(eqx.combine(sampled, optimised), batch, key)
 
@@ -79,6 +110,7 @@ def _sampler(target: Target, plan: Plan, optimised: PyTree) -> Sampler:
         friction=plan.friction,
         integrator=plan.integrator,
         adaptation=plan.adaptation,
+        data_axis=data_axis,
     )
 
 
@@ -102,73 +134,77 @@ def warm_start_optimiser(plan: Plan) -> optax.GradientTransformation:
     return cosine_adam(plan.learning_rate, plan.warm_start)
 
 
-def _adam_step(target, optimiser, free, state, rest, batch, key):
+def _adam_step(target, optimiser, free, state, rest, batch, key, data_axis):
     """One step of Adam on the `free` leaves of a position, up the log joint."""
 
     def loss(free):
         return -target.log_joint(eqx.combine(free, rest), batch, key) / target.num_data
 
-    free, state, value = descend(optimiser, loss, free, state)
+    free, state, value = descend(optimiser, loss, free, state, data_axis)
     return free, state, value * target.num_data
 
 
 @eqx.filter_jit
-def warm_chunk(target, plan, positions, states, keys, feed: Feed):
-    nothing = target.select(positions)  # every leaf is free here
+def warm_chunk(target, plan, carried, flags, keys, feed: Feed, mesh: Mesh | None = None):
+    """Steps of Adam on every chain, from `carried` positions and states of the optimiser; `flags` there are none."""
+    del flags
+    nothing = target.select(carried[0])  # every leaf is free here
+    optimiser = warm_start_optimiser(plan)
 
-    def one_chain(position, state, key, rows):
+    def one_chain(carried, key, rows, data):
         def body(carry, at):
             position, state, key = carry
             key, step_key = jr.split(key)
-            batch = batch_at(feed.data, at, target.dtype)
+            batch = _batch(data, at, target.dtype, mesh)
             position, state, energy = _adam_step(
-                target, warm_start_optimiser(plan), position, state, nothing, batch, step_key
+                target, optimiser, position, state, nothing, batch, step_key, _data_axis(mesh)
             )
             return (position, state, key), energy
 
-        (position, state, _), energy = jax.lax.scan(body, (position, state, key), rows)
+        (position, state, _), energy = jax.lax.scan(body, (*carried, key), rows)
         return position, state, energy
 
-    return over_chains(one_chain, positions, states, keys, feed.rows)
+    return _on_devices(mesh, one_chain, carried, keys, feed)
 
 
 @eqx.filter_jit
-def sample_chunk(target, plan, chains, adapts_mass, optimises, keys, feed: Feed):
+def sample_chunk(target, plan, carried: Chain, flags, keys, feed: Feed, mesh: Mesh | None = None):
     """Updates of every chain, and the positions after every `plan.thinning` of them.
 
-    Burn-in and draws are one program: `adapts_mass [T]` and `optimises [T]` say for each update what it may change.
+    Burn-in and draws are one program: `flags`, `adapts_mass [T]` and `optimises [T]`, say for each update what it may
+    change.
     """
-    num_chains, num_updates = keys.shape[0], adapts_mass.shape[0]
+    num_updates = flags[0].shape[0]
     by_draw = (num_updates // plan.thinning, plan.thinning)
-    rows = jax.tree.map(lambda x: x.reshape(num_chains, *by_draw, *x.shape[2:]), feed.rows)
-    flags = adapts_mass.reshape(by_draw), optimises.reshape(by_draw)
+    flags = tuple(flag.reshape(by_draw) for flag in flags)
 
-    def one_update(carry, at):
+    def one_update(data, carry, at):
         (chain, key), (batch_rows, adapts, improves) = carry, at
         key, sample_key, optimise_key = jr.split(key, 3)
-        batch = batch_at(feed.data, batch_rows, target.dtype)
-        state, info = _sampler(target, plan, chain.optimised).burn_in(sample_key, chain.sampler, batch)
+        batch = _batch(data, batch_rows, target.dtype, mesh)
+        sampler = _sampler(target, plan, chain.optimised, _data_axis(mesh))
+        state, info = sampler.burn_in(sample_key, chain.sampler, batch)
         kept = chain.sampler._replace(position=state.position, momentum=state.momentum)
         state = jax.tree.map(partial(jnp.where, adapts), state, kept)
         chain = chain._replace(sampler=state)
         if jax.tree.leaves(chain.optimised):
-            chain = jax.lax.cond(
-                improves, partial(_improve, target, plan, batch), lambda _, same: same, optimise_key, chain
-            )
+            improved = partial(_improve, target, plan, batch, _data_axis(mesh))
+            chain = jax.lax.cond(improves, improved, lambda _, same: same, optimise_key, chain)
         return (chain, key), info
 
-    def one_draw(carry, at):
-        carry, info = jax.lax.scan(one_update, carry, at)
+    def one_draw(data, carry, at):
+        carry, info = jax.lax.scan(partial(one_update, data), carry, at)
         return carry, (carry[0].sampler.position, info)
 
-    def one_chain(chain, key, rows):
-        return jax.lax.scan(one_draw, (chain, key), (rows, *flags))
+    def one_chain(chain, key, rows, data):
+        rows = jax.tree.map(lambda x: x.reshape(*by_draw, *x.shape[1:]), rows)
+        (chain, _), (positions, info) = jax.lax.scan(partial(one_draw, data), (chain, key), (rows, *flags))
+        return chain, positions, jax.tree.map(lambda x: x.reshape(num_updates, *x.shape[2:]), info)
 
-    (chains, _), (positions, info) = over_chains(one_chain, chains, keys, rows)
-    return chains, positions, jax.tree.map(lambda x: x.reshape(num_chains, num_updates, *x.shape[3:]), info)
+    return _on_devices(mesh, one_chain, carried, keys, feed)
 
 
-def _improve(target, plan, batch, key, chain: Chain) -> Chain:
+def _improve(target, plan, batch, data_axis, key, chain: Chain) -> Chain:
     """One step of Adam on the optimised leaves, at a random one of the latest draws, of which the current is one."""
     pick_key, density_key = jr.split(key)
     slot = chain.num_recent % plan.window
@@ -176,6 +212,7 @@ def _improve(target, plan, batch, key, chain: Chain) -> Chain:
     num_recent = chain.num_recent + 1
     picked = jr.randint(pick_key, (), 0, jnp.minimum(num_recent, plan.window))
     draw = jax.tree.map(lambda kept: kept[picked], recent)
-    optimiser = optax.adam(plan.optimise_rate)
-    optimised, state, _ = _adam_step(target, optimiser, chain.optimised, chain.optimiser, draw, batch, density_key)
+    optimised, state, _ = _adam_step(
+        target, optax.adam(plan.optimise_rate), chain.optimised, chain.optimiser, draw, batch, density_key, data_axis
+    )
     return chain._replace(optimised=optimised, optimiser=state, recent=recent, num_recent=num_recent)

@@ -11,6 +11,7 @@ from jaxtyping import Array, DTypeLike, PyTree
 
 from bsgp.data.minibatches import Minibatches
 from bsgp.data.sources import AbstractSource, AbstractStreamedSource, ArraySource, Rows
+from bsgp.mesh import Layout
 from bsgp.target import Batch
 
 MAX_FIRST_ROWS = 20_000
@@ -34,11 +35,14 @@ def batch_at(data: Batch | None, at: PyTree, dtype: DTypeLike) -> Batch:
 class MemoryFeed:
     """Of data that is in memory: only row numbers travel to the device."""
 
-    def __init__(self, data: Batch, batch_size: int, seeds: Sequence[int]):
+    def __init__(self, data: Batch, batch_size: int, seeds: Sequence[int], layout: Layout | None = None):
         num_rows = data.X.shape[0]
-        self._data = data
+        self._data = data if layout is None else layout.put(data)
         self._minibatches = [Minibatches(num_rows, batch_size, seed) for seed in seeds]
         self._sees_all = self._minibatches[0].batch_size == num_rows
+        if layout is not None:
+            layout.check_batch(self._minibatches[0].batch_size)
+        self._is_shared_out = layout is not None and layout.num_shares > 1
         self.position = 0
 
     def take(self, num_updates: int, times: int = 1) -> Feed:
@@ -46,7 +50,8 @@ class MemoryFeed:
         num_batches = -(-num_updates // times)
         self.position += num_batches
         if self._sees_all:
-            return Feed(self._data, jnp.empty((len(self._minibatches), num_updates, 0), jnp.int32))
+            rows = np.arange(self._minibatches[0].num_rows if self._is_shared_out else 0, dtype=np.int32)
+            return Feed(self._data, jnp.asarray(np.tile(rows, (len(self._minibatches), num_updates, 1))))
         rows = np.stack([each.take(num_batches) for each in self._minibatches])
         return Feed(self._data, jnp.asarray(_repeated(rows, times, num_updates)))
 
@@ -65,10 +70,18 @@ class MemoryFeed:
 
 
 class StreamFeed:
-    """Of rows on disk: while the chains work on a chunk, the next one is read."""
+    """Of rows on disk: while the chains work on a chunk, the next one is read.
 
-    def __init__(self, source: AbstractStreamedSource, batch_size: int, seeds: Sequence[int]):
-        self._streams = [source.stream(batch_size, seed) for seed in seeds]
+    On a mesh a process reads those rows alone that its own devices work on.
+    """
+
+    def __init__(
+        self, source: AbstractStreamedSource, batch_size: int, seeds: Sequence[int], layout: Layout | None = None
+    ):
+        self._source, self._batch_size, self._seeds, self._layout = source, batch_size, list(seeds), layout
+        if layout is not None:
+            layout.check_batch(min(batch_size, source.num_rows))
+        self._open_streams()
         self._reader = ThreadPoolExecutor(1, "bsgp-read-ahead")
         self._ahead: tuple[tuple[int, int], Future] | None = None
         self.position = 0
@@ -79,10 +92,24 @@ class StreamFeed:
         self.position += wanted[1]
         following = (self.position, wanted[1])
         self._ahead = (following, self._reader.submit(self._read, *following))
-        return Feed(None, jax.tree.map(lambda x: jnp.asarray(_repeated(x, times, num_updates)), rows))
+        return Feed(None, jax.tree.map(lambda x: self._to_devices(_repeated(x, times, num_updates)), rows))
+
+    def _open_streams(self) -> None:
+        chains, shares, num_shares = range(len(self._seeds)), range(1), 1
+        if self._layout is not None:
+            chains, shares = self._layout.chains_here(len(self._seeds)), self._layout.shares
+            num_shares = self._layout.num_shares
+        self._streams = [
+            [self._source.stream(self._batch_size, self._seeds[chain], (share, num_shares)) for share in shares]
+            for chain in chains
+        ]
+
+    def _to_devices(self, rows: np.ndarray) -> Array:
+        return jnp.asarray(rows) if self._layout is None else self._layout.put_rows_here(rows, len(self._seeds))
 
     def _read(self, first: int, count: int) -> Rows:
-        rows = [stream.read(first, count) for stream in self._streams]
+        """`X [C T B D]` and `y [C T B P]`, of the chains and shares of this process."""
+        rows = [_joined([share.read(first, count) for share in chain]) for chain in self._streams]
         return Rows(*(np.stack(parts) for parts in zip(*rows, strict=True)))
 
     def skip(self, num_batches: int) -> None:
@@ -90,7 +117,8 @@ class StreamFeed:
 
     def keep(self, chains: Sequence[int]) -> None:
         self._drain()
-        self._streams = [self._streams[chain] for chain in chains]
+        self._seeds = [self._seeds[chain] for chain in chains]
+        self._open_streams()
 
     def close(self) -> None:
         self._drain()
@@ -103,11 +131,20 @@ class StreamFeed:
             self._ahead = None
 
 
-def open_feed(data: Batch | AbstractStreamedSource, batch_size: int, seeds: Sequence[int]) -> MemoryFeed | StreamFeed:
+def open_feed(
+    data: Batch | AbstractStreamedSource, batch_size: int, seeds: Sequence[int], layout: Layout | None = None
+) -> MemoryFeed | StreamFeed:
     """With a chain for every seed."""
     if isinstance(data, Batch):
-        return MemoryFeed(data, batch_size, seeds)
-    return StreamFeed(data, batch_size, seeds)
+        return MemoryFeed(data, batch_size, seeds, layout)
+    return StreamFeed(data, batch_size, seeds, layout)
+
+
+def _joined(shares: list[Rows]) -> Rows:
+    """The shares of some minibatches, side by side."""
+    if len(shares) == 1:
+        return shares[0]
+    return Rows(*(np.concatenate(parts, axis=1) for parts in zip(*shares, strict=True)))
 
 
 def _repeated(batches: np.ndarray, times: int, num_updates: int) -> np.ndarray:

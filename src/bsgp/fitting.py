@@ -23,6 +23,7 @@ from bsgp.inducing import AbstractInducingPrior
 from bsgp.likelihoods import AbstractLikelihood, Gaussian
 from bsgp.mcmc_svgp import fit_mcmc_svgp
 from bsgp.memory import check_memory, memory_of_chains, memory_of_exact
+from bsgp.mesh import Layout, mesh_shape
 from bsgp.methods import METHODS
 from bsgp.model import DeepGP, init_deep_gp
 from bsgp.nuts import NutsPlan
@@ -60,6 +61,8 @@ class Options:
     thinning: int | None = None
     """Updates from one draw to the next, of bsgp, its ablations and sghmc-dgp; None is the recipe's."""
     max_seconds: float | None = None
+    mesh: str | None = None
+    """Devices to spread chains and minibatches over, `CHAINSxDATA`, of bsgp, its ablations and sghmc-dgp."""
 
     def __post_init__(self):
         check_count("depth", self.depth)
@@ -72,6 +75,8 @@ class Options:
                 check_count(name, getattr(self, name))
         if self.max_seconds is not None:
             check_positive("max_seconds", self.max_seconds)
+        if self.mesh is not None:
+            mesh_shape(self.mesh)
 
 
 @dataclass(frozen=True)
@@ -156,6 +161,8 @@ def check_method(method: str, likelihood: AbstractLikelihood, options: Options) 
         raise ValueError(
             f"`{method}` optimises and has no chains, got {options.num_chains}. Pass 1, or use {_others('has_chains')}."
         )
+    if options.mesh is not None and not about.can_resume:
+        raise ValueError(f"`{method}` runs on one device, got a `mesh`. Leave it out, or use {_others('can_resume')}.")
 
 
 def _others(flag: str) -> str:
@@ -188,6 +195,7 @@ def _fit_bsgp(task: _Task) -> Fit:
         num_chains=options.num_chains,
         report=task.report,
         checkpoints=task.checkpoints,
+        layout=None if options.mesh is None else Layout(mesh_shape(options.mesh)),
     )  # fmt: skip
 
 

@@ -5,6 +5,7 @@ This file is what runs on the host between chunks: the clock, the step size, the
 
 import logging
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
@@ -15,7 +16,7 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, PyTree
 
-from bsgp.checkpoints import Checkpoints, Snapshot
+from bsgp.checkpoints import Checkpoints, Snapshot, pack, unpack
 from bsgp.checks import check_count
 from bsgp.chunks import (
     Chain,
@@ -27,9 +28,10 @@ from bsgp.chunks import (
     warm_start_optimiser,
 )
 from bsgp.data.sources import AbstractStreamedSource
-from bsgp.feed import open_feed, row_seeds
+from bsgp.feed import Feed, open_feed, row_seeds
 from bsgp.health import ADVICE, DivergenceError, Fault, drift_warnings, faults, temperature_warnings
 from bsgp.history import History, Report, silent
+from bsgp.mesh import Layout
 from bsgp.model import DeepGP
 from bsgp.optimise import even_chunk
 from bsgp.plan import Plan
@@ -96,12 +98,14 @@ def sample(
     chains: Chain | None = None,
     report: Report | None = None,
     checkpoints: Checkpoints | None = None,
+    layout: Layout | None = None,
 ) -> Run:
     """Draw from `target` given all data `X [N D]`, `y [N P]`, or a streamed source and None. The same key gives the
     same draws.
 
     `chains` of an earlier run on the same target and data are gone on with, with no warm start and no burn-in.
-    With `checkpoints` the run is kept on disk as it goes, and goes on from there.
+    With `checkpoints` the run is kept on disk as it goes, and goes on from there. With a `layout` the updates are
+    spread over a mesh of devices; all processes of the mesh must call this with the same arguments.
     """
     data = target.data_of(X, y)
     check_count("num_chains", num_chains)
@@ -110,7 +114,7 @@ def sample(
             f"`treatment` must sample at least one block, got {dict(target.treatment)}. "
             "Sample u, at least: it is what the predictive distribution is made of."
         )
-    loop = _Loop(target, data, key, plan, num_chains, report or silent, checkpoints)
+    loop = _Loop(target, data, key, plan, num_chains, report or silent, checkpoints, layout)
     try:
         return loop.run(chains)
     finally:
@@ -153,10 +157,12 @@ class _Loop:
         num_chains: int,
         report: Report,
         checkpoints: Checkpoints | None,
+        layout: Layout | None,
     ):
         start_key, batch_key, run_key = jr.split(key, 3)
-        self.target, self.plan, self.report, self.checkpoints = target, plan, report, checkpoints
-        self.feed = open_feed(data, plan.batch_size, row_seeds(batch_key, num_chains))
+        self.target, self.plan, self.report, self.layout = target, plan, report, layout
+        self.checkpoints = checkpoints
+        self.feed = open_feed(data, plan.batch_size, row_seeds(batch_key, num_chains), layout)
         positions = scattered_starts(target, start_key, num_chains, plan.start_spread)
         adam = jax.vmap(warm_start_optimiser(plan).init)(positions)
         self.state = RunState(run_key, positions, adam, init_chains(target, plan, positions))
@@ -167,7 +173,7 @@ class _Loop:
         self.interrupted = False
 
     def run(self, chains: Chain | None) -> Run:
-        saved = None if self.checkpoints is None else self.checkpoints.load()
+        saved = self._saved()
         phase = "warm start" if chains is None else "draws"
         if chains is not None:
             self.state.chains = chains
@@ -205,7 +211,7 @@ class _Loop:
             for attempt in range(MAX_RETRIES + 1):
                 plan = replace(self.plan, learning_rate=self.learning_rate)
                 state = self.state.positions, self.state.adam
-                positions, adam, energy = warm_chunk(self.target, plan, *state, jr.clone(keys), feed)
+                positions, adam, energy = self._run(warm_chunk, plan, state, (), jr.clone(keys), feed)
                 energy = np.where(_finite_chains(positions)[:, None], np.asarray(energy), np.nan)
                 found = faults(energy, {}, {}, np.inf)
                 if not found or attempt == MAX_RETRIES:
@@ -293,7 +299,7 @@ class _Loop:
         start, (keys, feed) = self.state.chains, self._inputs(adapts.size)
         flags = jnp.asarray(adapts), jnp.asarray(optimises)
         limit = RUNAWAY_ADAPTING if adapts.any() else RUNAWAY
-        done = sample_chunk(self.target, self.plan, start, *flags, keys, feed)
+        done = self._run(sample_chunk, self.plan, start, flags, keys, feed)
         for attempt in range(retries + 1):
             found = self._faults(done[2], limit)
             mended = {chain: fault for chain, fault in found.items() if self.state.taken_back[chain] < MAX_TAKEN_BACK}
@@ -305,7 +311,7 @@ class _Loop:
             is_bad = np.isin(np.arange(len(self.state.names)), list(mended))
             start = start._replace(sampler=_calmer(start.sampler, is_bad, shrink))
             self.state.evaluations += adapts.size
-            again = sample_chunk(self.target, self.plan, start, *flags, jr.clone(keys), feed)
+            again = self._run(sample_chunk, self.plan, start, flags, jr.clone(keys), feed)
             done = jax.tree.map(partial(_where_chain, is_bad), again, done)
         self.state.chains, positions, info = done
         if phase == "burn-in":  # which is there to cool down
@@ -346,6 +352,11 @@ class _Loop:
 
     # -- between chunks ----------------------------------------------------------------------------------------
 
+    def _run(self, program: Callable, plan: Plan, carried: PyTree, flags: PyTree, keys: Array, feed: Feed) -> PyTree:
+        """A compiled chunk, on the devices that there are."""
+        run = program if self.layout is None else partial(self.layout.run, program)
+        return run(self.target, plan, carried, flags, keys, feed)
+
     @property
     def _seconds(self) -> float:
         return time.monotonic() - self.began
@@ -365,14 +376,21 @@ class _Loop:
             yield size
             done = self.state.done(phase)
             self.report(phase, done, total, float(np.mean(self.state.trace.energy[phase][:, -size:])))
-            limit = self.plan.max_seconds
-            if limit is not None and done < total and self._seconds > share_of_time * limit:
+            if done < total and self._is_late(share_of_time):
                 self.interrupted = True
                 break
             if self.checkpoints is not None and self.checkpoints.is_due and done < total:
                 self._save(phase, self.checkpoints)
         if self.checkpoints is not None and total:
             self._save(phase, self.checkpoints)
+
+    def _is_late(self, share_of_time: float) -> bool:
+        """By the clock of the first process, if there are several: all must stop at the same chunk."""
+        limit = self.plan.max_seconds
+        if limit is None:
+            return False
+        is_late = self._seconds > share_of_time * limit
+        return is_late if self.layout is None else bool(self.layout.agreed(np.asarray(is_late)))
 
     def _inputs(self, size: int):
         """A key for each chain, and what its updates look at."""
@@ -395,6 +413,18 @@ class _Loop:
         return (*self.state.trace.stopped, *taken_back, *hot, *drift_warnings(self.state.trace.energy["draws"]))
 
     # -- checkpoints -------------------------------------------------------------------------------------------
+
+    def _saved(self) -> Snapshot | None:
+        """The checkpoint to go on from. Of several processes the first alone reads and writes."""
+        if self.checkpoints is None:
+            return None
+        if self.layout is None:
+            return self.checkpoints.load()
+        saved = self.checkpoints.load() if self.layout.is_first else None
+        packed = self.layout.agreed_bytes(b"" if saved is None else pack(saved))
+        if not self.layout.is_first:
+            self.checkpoints = None
+        return unpack(packed) if packed else None
 
     def _save(self, phase: str, checkpoints: Checkpoints) -> None:
         facts = {"seconds": self._seconds, "batches": self.feed.position, "learning_rate": self.learning_rate}

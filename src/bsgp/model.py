@@ -5,10 +5,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from bsgp.checks import check_count, check_matrix
 from bsgp.fastpath import inverse_lower, moments, row_blocks, sparse_conditional, whiten, whitened_cross
@@ -159,6 +160,21 @@ class Layer(eqx.Module):
         return mean if self.W is None else mean + X @ self.W
 
 
+class Share(eqx.Module):
+    """One of `count` equal parts of some rows, in their order."""
+
+    index: Int[Array, ""]
+    count: int = eqx.field(static=True)
+
+
+def _row_noise(key: Array, shape: tuple[int, int], dtype, share: Share | None) -> Float[Array, "N H"]:
+    """Standard normals for some rows: of a share, those which its rows would get among all."""
+    if share is None:
+        return jr.normal(key, shape, dtype)
+    all_rows = jr.normal(key, (share.count * shape[0], shape[1]), dtype)
+    return jax.lax.dynamic_slice_in_dim(all_rows, share.index * shape[0], shape[0])
+
+
 class DeepGP(AbstractModel):
     """Layers and a likelihood. Depth 1 is the sparse GP."""
 
@@ -186,10 +202,16 @@ class DeepGP(AbstractModel):
     def input_kernel(self) -> AbstractKernel:
         return self.layers[0].kernel
 
-    def propagate(self, X: Float[Array, "N D"], key: Array, factors: tuple[Array, ...] | None = None) -> Marginals:
+    def propagate(
+        self,
+        X: Float[Array, "N D"],
+        key: Array,
+        factors: tuple[Array, ...] | None = None,
+        share: Share | None = None,
+    ) -> Marginals:
         """Marginals of the last layer: hidden layers by one draw per row and output, the last one exactly."""
         last = None if factors is None else factors[-1]
-        return self.layers[-1].conditional(self.hidden(X, key, factors), last)
+        return self.layers[-1].conditional(self.hidden(X, key, factors, share=share), last)
 
     def hidden(
         self,
@@ -197,18 +219,21 @@ class DeepGP(AbstractModel):
         key: Array,
         factors: tuple[Array, ...] | None = None,
         num_drawn: int | None = None,
+        share: Share | None = None,
     ) -> Float[Array, "N H"]:
-        """What the last layer sees: hidden layers by one draw. Rows from `num_drawn` on pass by the layers' means."""
+        """What the last layer sees: hidden layers by one draw. Rows from `num_drawn` on pass by the layers' means.
+
+        Those before may be a `share` of more, and are drawn as they would be among all.
+        """
         if self.depth == 1:
             return X
         hidden_factors = (None,) * (self.depth - 1) if factors is None else factors[:-1]
         keys = jr.split(key, self.depth - 1)
-        is_drawn = jnp.arange(X.shape[0]) < (X.shape[0] if num_drawn is None else num_drawn)
+        num_drawn = X.shape[0] if num_drawn is None else num_drawn
         for layer, factor, layer_key in zip(self.layers[:-1], hidden_factors, keys, strict=True):
             f = layer.conditional(X, factor)
-            noise = jr.normal(layer_key, f.mean.shape, f.mean.dtype)
-            if num_drawn is not None:
-                noise = jnp.where(is_drawn[:, None], noise, 0.0)
+            noise = _row_noise(layer_key, (num_drawn, f.mean.shape[1]), f.mean.dtype, share)
+            noise = jnp.pad(noise, ((0, X.shape[0] - num_drawn), (0, 0)))
             X = f.mean + jnp.sqrt(f.variance) * noise
         return X
 

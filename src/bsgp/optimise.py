@@ -16,6 +16,7 @@ from bsgp.data.sources import AbstractStreamedSource
 from bsgp.feed import Feed, batch_at, open_feed
 from bsgp.health import DivergenceError
 from bsgp.history import History, Report
+from bsgp.mesh import mean_over
 from bsgp.target import Batch
 
 CHUNK = 200
@@ -64,10 +65,15 @@ def begin(optimiser: optax.GradientTransformation, free: Any) -> optax.OptState:
 
 
 def descend(
-    optimiser: optax.GradientTransformation, loss: Callable[[Any], Array], free: Any, state: optax.OptState
+    optimiser: optax.GradientTransformation,
+    loss: Callable[[Any], Array],
+    free: Any,
+    state: optax.OptState,
+    data_axis: str | None = None,
 ) -> tuple[Any, optax.OptState, Array]:
-    """One step of an optimiser down `loss`, and the loss before it."""
-    value, gradient = jax.value_and_grad(loss)(free)
+    """One step of an optimiser down `loss`, or its mean over an axis of a mesh, and the loss before it."""
+    found = jax.value_and_grad(loss)(free)
+    value, gradient = found if data_axis is None else mean_over(data_axis, found)
     return *improve(optimiser, gradient, free, state), value
 
 

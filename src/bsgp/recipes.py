@@ -22,6 +22,7 @@ from bsgp.inducing import AbstractInducingPrior
 from bsgp.infer import join, sample
 from bsgp.kernels import RBF, stationary
 from bsgp.likelihoods import AbstractLikelihood, Gaussian
+from bsgp.mesh import Layout
 from bsgp.model import DeepGP, init_deep_gp
 from bsgp.plan import Plan
 from bsgp.posterior import Posterior
@@ -159,6 +160,7 @@ def fit(
     num_chains: int = 1,
     report: Report | None = None,
     checkpoints: Checkpoints | None = None,
+    layout: Layout | None = None,
 ) -> Fit:
     """Fit standardised `X [N D]`, `y [N P]`, or a source and None."""
     source = as_source(X, y)
@@ -186,7 +188,7 @@ def fit(
     )
     run = sample(
         target, source, None, sample_key,
-        plan=recipe.plan, num_chains=num_chains, report=report, checkpoints=checkpoints,
+        plan=recipe.plan, num_chains=num_chains, report=report, checkpoints=checkpoints, layout=layout,
     )  # fmt: skip
     return Fit(Posterior.from_run(run), run.history, run)
 

@@ -16,6 +16,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
 from bsgp.checks import check_count, check_option, check_positive
+from bsgp.mesh import mean_over
 
 INTEGRATORS = ("baoab", "euler")
 ADAPTATIONS = ("steady", "paper")
@@ -70,6 +71,7 @@ def sghmc(
     friction: float = 0.05,
     integrator: str = "baoab",
     adaptation: str = "steady",
+    data_axis: str | None = None,
 ) -> Sampler:
     """Sample `exp(log_density(position, batch, key))`, whose expectation over batches and keys is the target.
 
@@ -80,6 +82,8 @@ def sghmc(
     The mass of a coordinate is the root of its mean squared gradient. `adaptation="paper"` averages over a window that
     shrinks where the gradient drifts, down to a few updates: there a gradient that happens to be small makes the next
     step long. `"steady"` averages over the last 500, and takes no coordinate to be flatter than a unit prior.
+
+    Where a batch is shared out over an axis of a mesh, `data_axis` names it: densities and gradients are averaged.
     """
     num_data = check_count("num_data", num_data)
     check_positive("step_size", step_size)
@@ -101,7 +105,8 @@ def sghmc(
 
     def update(key: Array, state: State, batch: PyTree) -> tuple[State, Info, Array]:
         density_key, noise_key = jr.split(key)
-        log_prob, slope = jax.value_and_grad(log_density)(state.position, batch, density_key)
+        found = jax.value_and_grad(log_density)(state.position, batch, density_key)
+        log_prob, slope = found if data_axis is None else mean_over(data_axis, found)
         slope, unravel = ravel_pytree(slope)
         gradient = -slope / num_data
         inverse_mass = 1.0 / (jnp.sqrt(jnp.maximum(state.gradient_square, least_square) + 1e-16) + 1e-16)

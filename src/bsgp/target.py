@@ -20,7 +20,7 @@ from bsgp.data.sources import AbstractStreamedSource, ArraySource
 from bsgp.fastpath import moments
 from bsgp.inducing import AbstractInducingPrior, InducingNormal, InducingUniform
 from bsgp.likelihoods import Gaussian
-from bsgp.model import DeepGP
+from bsgp.model import DeepGP, Share
 from bsgp.numerics import Marginals, log_mean_exp
 from bsgp.priors import AbstractPrior, Flat, LogNormal, Normal
 
@@ -49,6 +49,8 @@ class Batch(eqx.Module):
 
     X: Float[Array, "B D"]
     y: Float[Array, "B P"]
+    share: Share | None = None
+    """Which rows of a minibatch these are, where it is shared out over devices; None for all of it."""
 
 
 def is_prior(node) -> bool:
@@ -256,7 +258,7 @@ class Target(eqx.Module):
         integral = self.integral(model)
 
         def one_pass(pass_key):
-            return jnp.sum(integral(batch.y, model.propagate(batch.X, pass_key)), axis=1)
+            return jnp.sum(integral(batch.y, model.propagate(batch.X, pass_key, share=batch.share)), axis=1)
 
         if self.num_passes == 1 or model.depth == 1:  # a single layer has nothing to draw
             return one_pass(key)
@@ -278,7 +280,8 @@ class Target(eqx.Module):
             return self.log_prior(model) + log_det + self._conditional(model).log_evidence
         num_rows = batch.X.shape[0]
         last = model.layers[-1]
-        A, left = last.whitened(model.hidden(jnp.concatenate([batch.X, anchor.X]), key, num_drawn=num_rows))
+        rows = jnp.concatenate([batch.X, anchor.X])
+        A, left = last.whitened(model.hidden(rows, key, num_drawn=num_rows, share=batch.share))
         times = self.num_data / anchor.num_rows
         anchored = [a[:, num_rows:] for a in A], left[num_rows:]
         conditional = anchor.conditional_at(*anchored, model.likelihood, times, self.objective)

@@ -3,6 +3,7 @@
 Nothing here imports JAX before a command needs it: `bsgp --help` answers at once.
 """
 
+import os
 import sys
 
 from cyclopts import App, CycloptsError
@@ -14,6 +15,7 @@ from bsgp.cli.demo import demo
 from bsgp.cli.fit import fit
 from bsgp.cli.methods import methods
 from bsgp.cli.model import evaluate, predict, report
+from bsgp.cli.supervise import LOST, end_with_the_parent, is_supervised, supervise
 
 app = App(
     name="bsgp",
@@ -35,11 +37,18 @@ app.command(bench_app)
 
 def main(arguments: list[str] | None = None) -> None:
     """Bad input ends in one line and exit code 2, never in a traceback."""
+    given = sys.argv[1:] if arguments is None else arguments
+    if any(one.split("=")[0] == "--num-processes" for one in given):
+        if not is_supervised():
+            sys.exit(supervise(given))
+        end_with_the_parent()
     try:
-        app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
+        app(given, exit_on_error=False, print_error=False, result_action="return_value")
     except (CycloptsError, ValueError, OSError) as error:
         _end(str(error), 2)
     except RuntimeError as error:  # a chain that diverged says so itself; anything else is a defect, and may be loud
+        if type(error).__name__ == "LostPeerError":
+            _end(str(error), LOST)
         if type(error).__name__ != "DivergenceError":
             raise
         _end(str(error), 1)
@@ -50,5 +59,11 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _end(message: str, code: int) -> None:
-    print(f"bsgp: {' '.join(message.split())}", file=sys.stderr)
+    _say(message)
+    if is_supervised():
+        os._exit(code)  # an orderly end would wait for the other processes, and they for this one
     sys.exit(code)
+
+
+def _say(message: str) -> None:
+    print(f"bsgp: {' '.join(message.split())}", file=sys.stderr, flush=True)

@@ -2,12 +2,13 @@
 
 import json
 import logging
+import math
 from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
 
-from bsgp.checks import check_option
+from bsgp.checks import check_count, check_option
 from bsgp.cli.common import Json, Quiet, Verbose, names, output, say_as_told
 
 logger = logging.getLogger("bsgp")
@@ -40,6 +41,16 @@ def fit(
     ] = None,
     resume: Annotated[bool, Parameter(negative="", help="Go on with a run that was cut off.")] = False,
     checkpoint_seconds: Annotated[float, Parameter(help="From one checkpoint to the next.")] = 60.0,
+    mesh: Annotated[
+        str | None, Parameter(help="Devices for chains and shares of minibatches, CHAINSxDATA, such as 2x1.")
+    ] = None,
+    coordinator: Annotated[
+        str | None, Parameter(help="With several processes: HOST:PORT at which the first listens, and it alone.")
+    ] = None,
+    num_processes: Annotated[
+        int | None, Parameter(help="That work as one; start each with its number.")
+    ] = None,
+    process_id: Annotated[int | None, Parameter(help="The number of this process, from 0; 0 writes the model.")] = None,
     seed: int = 0,
     quiet: Quiet = False,
     verbose: Verbose = False,
@@ -52,6 +63,8 @@ def fit(
     Example: bsgp fit train.csv --target price --out model
 
     Example: bsgp fit flights.parquet --target late --task classification --ignore id,date --out model --max-seconds 300
+
+    Example: bsgp fit train.csv --target price --out model --chains 4 --mesh 4x1
     """
     from bsgp.checkpoints import check_checkpoint_folder
     from bsgp.methods import METHODS
@@ -60,6 +73,7 @@ def fit(
 
     say_as_told(quiet, verbose)
     check_writable(out)
+    is_first = _join(mesh, coordinator, num_processes, process_id)
     checkpoint = out.with_name(f"{out.name}.checkpoint")
     check_checkpoint_folder(checkpoint)
     if task is not None:
@@ -76,11 +90,13 @@ def fit(
     kind = BSGPRegressor if chosen_task == "regression" else BSGPClassifier
     model = kind(
         method=method, depth=depth, num_inducing=num_inducing, num_chains=chains, objective=objective,
-        inducing_prior=inducing_prior, recipe=recipe, effort=effort, max_seconds=max_seconds,
-        precision="float32" if float32 else "float64", verbose=not quiet, random_state=seed,
+        inducing_prior=inducing_prior, recipe=recipe, effort=effort, max_seconds=max_seconds, mesh=mesh,
+        precision="float32" if float32 else "float64", verbose=not quiet and is_first, random_state=seed,
         checkpoint=checkpoint if can_resume else None, checkpoint_seconds=checkpoint_seconds, resume=resume,
     )  # fmt: skip
     model.fit(X, y)
+    if not is_first:
+        return
     model.target_names_ = tuple(target_names)
     model.save(out, about={"source": train.name, "ignored": ignored})
     summary = {
@@ -112,6 +128,34 @@ def fit(
     console.print(
         f"Saved in {out}. Next: bsgp predict {out} NEW.csv --out PRED.csv, or bsgp report {out}", markup=False
     )
+
+
+def _join(mesh: str | None, coordinator: str | None, num_processes: int | None, process_id: int | None) -> bool:
+    """Prepare the devices of a mesh, with those of other processes if there are any; whether this one is the first."""
+    if mesh is None and (coordinator, num_processes, process_id) == (None, None, None):
+        return True
+    from bsgp.mesh import mesh_shape
+
+    num_devices = math.prod(mesh_shape(mesh)) if mesh is not None else 0
+    if (coordinator, num_processes, process_id) == (None, None, None):
+        import jax
+
+        jax.config.update("jax_num_cpu_devices", num_devices)
+        return True
+    if mesh is None or num_processes is None or process_id is None:
+        raise ValueError(
+            "Several processes must come with --mesh, --num-processes and --process-id, got some of them only. "
+            "Pass all three, and --coordinator unless all are on this machine."
+        )
+    if num_devices % check_count("--num-processes", num_processes):
+        raise ValueError(
+            f"`--mesh` must have as many devices for each of the {num_processes} processes, got {mesh}: "
+            f"{num_devices} devices. Choose a multiple of {num_processes}."
+        )
+    from bsgp.processes import DEFAULT_COORDINATOR, join_processes
+
+    join_processes(coordinator or DEFAULT_COORDINATOR, num_processes, process_id, num_devices // num_processes)
+    return process_id == 0
 
 
 def _training_data(train: Path, target_names: list[str], ignored: list[str], task: str | None, stream: bool | None):

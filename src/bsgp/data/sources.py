@@ -53,7 +53,8 @@ class AbstractStreamedSource(AbstractSource):
     """A source whose rows are read from disk as they are needed."""
 
     @abc.abstractmethod
-    def stream(self, batch_size: int, seed: int) -> AbstractStream: ...
+    def stream(self, batch_size: int, seed: int, share: tuple[int, int] = (0, 1)) -> AbstractStream:
+        """Minibatches without end. A share `(index, count)` of them has rows of its own, of which no other has any."""
 
 
 class ArraySource(AbstractSource):

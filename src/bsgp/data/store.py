@@ -325,9 +325,9 @@ class Store(AbstractStreamedSource):
         rows = self.read_blocks(order[:needed])
         return self._split(rows[rng.permutation(len(rows))[:count]])
 
-    def stream(self, batch_size: int, seed: int) -> "BlockStream":
-        """Minibatches without end."""
-        return BlockStream(self, batch_size, seed)
+    def stream(self, batch_size: int, seed: int, share: tuple[int, int] = (0, 1)) -> "BlockStream":
+        """Minibatches without end, or a share of each."""
+        return BlockStream(self, batch_size, seed, share)
 
     def rows_in(self, block: int) -> int:
         return min(self.block_rows, self.num_rows - block * self.block_rows)
@@ -407,12 +407,19 @@ class BlockStream(AbstractStream):
 
     An epoch shows every row once: its blocks are in random order, and each group of them is shuffled by rows. The rows
     of all epochs are one long stream, of which batch `b` is the rows from `b * batch_size` on.
+
+    A share `(index, count)` is a stream of its own, of `1 / count` of every batch, from a stretch of the store's rows
+    that is its alone: since they are in random order, any stretch is as good as any other.
     """
 
-    def __init__(self, store: Store, batch_size: int, seed: int):
+    def __init__(self, store: Store, batch_size: int, seed: int, share: tuple[int, int] = (0, 1)):
+        index, count = share
         self.store = store
-        self.batch_size = min(check_count("batch_size", batch_size), store.num_rows)
+        self.batch_size = min(check_count("batch_size", batch_size), store.num_rows) // count
         self.seed = check_count("seed", seed, minimum=0)
+        self._first, self._last = index * store.num_rows // count, (index + 1) * store.num_rows // count
+        self._blocks = range(self._first // store.block_rows, -(-self._last // store.block_rows))
+        self._shuffled_by = [self.seed] if count == 1 else [self.seed, index, count]
         self._epoch = -1
         self._group: tuple[int, int] | None = None
 
@@ -432,7 +439,7 @@ class BlockStream(AbstractStream):
 
     def _rows_from(self, position: int) -> np.ndarray:
         """The rows of the stream from a position on, to the end of its group."""
-        epoch, at = divmod(position, self.store.num_rows)
+        epoch, at = divmod(position, self._last - self._first)
         if epoch != self._epoch:
             self._start_epoch(epoch)
         group = int(np.searchsorted(self._ends, at, side="right"))
@@ -441,13 +448,29 @@ class BlockStream(AbstractStream):
         return self._rows[at - (self._ends[group - 1] if group else 0) :]
 
     def _start_epoch(self, epoch: int) -> None:
-        order = np.random.default_rng([self.seed, epoch]).permutation(self.store.num_blocks).tolist()
+        order = np.random.default_rng([*self._shuffled_by, epoch]).permutation(self._blocks).tolist()
         self._groups = [order[at : at + GROUP_BLOCKS] for at in range(0, len(order), GROUP_BLOCKS)]
-        self._ends = list(accumulate(sum(map(self.store.rows_in, group)) for group in self._groups))
+        self._ends = list(accumulate(sum(len(self._rows_of(block)) for block in group) for group in self._groups))
         self._epoch = epoch
 
     def _read_group(self, epoch: int, group: int) -> None:
         self._group = None  # an error must not leave half of it
-        rows = self.store.read_blocks(self._groups[group])
-        self._rows = rows[np.random.default_rng([self.seed, epoch, group + 1]).permutation(len(rows))]
+        rows = self._read_own(self._groups[group])
+        self._rows = rows[np.random.default_rng([*self._shuffled_by, epoch, group + 1]).permutation(len(rows))]
         self._group = (epoch, group)
+
+    def _rows_of(self, block: int) -> range:
+        """The rows of a block, numbered within the store, that belong to this share."""
+        start = block * self.store.block_rows
+        return range(max(start, self._first), min(start + self.store.rows_in(block), self._last))
+
+    def _read_own(self, blocks: list[int]) -> np.ndarray:
+        rows = self.store.read_blocks(blocks)
+        if all(len(self._rows_of(block)) == self.store.rows_in(block) for block in blocks):
+            return rows
+        starts = np.cumsum([0, *(self.store.rows_in(block) for block in blocks)])
+        own = [
+            start + np.asarray(self._rows_of(block)) - block * self.store.block_rows
+            for start, block in zip(starts, blocks, strict=False)
+        ]
+        return rows[np.concatenate(own)]

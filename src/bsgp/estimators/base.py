@@ -66,6 +66,7 @@ class BSGPEstimator(BaseEstimator, abc.ABC):
         recipe="default",
         effort=1.0,
         max_seconds=None,
+        mesh=None,
         precision="float64",
         warm_start=False,
         checkpoint=None,
@@ -83,6 +84,7 @@ class BSGPEstimator(BaseEstimator, abc.ABC):
         self.recipe = recipe
         self.effort = effort
         self.max_seconds = max_seconds
+        self.mesh = mesh
         self.precision = precision
         self.warm_start = warm_start
         self.checkpoint = checkpoint
@@ -160,7 +162,10 @@ class BSGPEstimator(BaseEstimator, abc.ABC):
         """What a run may differ in from the one that it goes on with: how long it may take, and what it says."""
         if self.checkpoint is None:
             return None
-        free = ("max_seconds", "warm_start", "checkpoint", "checkpoint_seconds", "resume", "verbose", "random_state")
+        free = (
+            *("max_seconds", "mesh", "warm_start", "checkpoint", "checkpoint_seconds", "resume", "verbose"),
+            "random_state",
+        )
         settings = {
             "bsgp": bsgp.__version__,
             "estimator": type(self).__name__,
@@ -199,6 +204,7 @@ class BSGPEstimator(BaseEstimator, abc.ABC):
             num_chains=self.num_chains,
             effort=self.effort,
             max_seconds=self.max_seconds,
+            mesh=self.mesh,
         )
 
     def _training_table(self, X, y) -> Table:

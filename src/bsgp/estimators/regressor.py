@@ -30,6 +30,7 @@ class BSGPRegressor(RegressorMixin, BSGPEstimator):
     recipe : "default", or "paper" for what the authors did; of bsgp and its ablations.
     effort : multiplies the number of updates.
     max_seconds : stop then, and predict with what there is by that time.
+    mesh : devices to spread the chains and their minibatches over, "CHAINSxDATA"; of methods that write checkpoints.
     precision : "float64" or "float32".
     warm_start : whether another `fit` on the same data adds draws to those that there are.
     checkpoint : folder in which the run is kept as it goes, until the model is saved; None keeps nothing.

@@ -1,0 +1,72 @@
+"""One process of several, watched by a parent that knows no JAX.
+
+When a process of a run is lost, JAX's runtime ends the others from within C++, with a stack trace and no word of ours.
+The parent keeps that to itself and says in one line what happened and what to do.
+"""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+
+from bsgp.processes import LOST_PEER
+
+LOST = 3  # exit code, of the process itself and of its parent
+_CHILD = "BSGP_SUPERVISED"
+_NOISE = re.compile(r"\[Gloo\]|[EFIW]\d{4} \d\d:|\*\*\* Check failure|    @ ")
+"""What Gloo says on joining, and what C++ logs."""
+
+
+def is_supervised() -> bool:
+    return os.environ.get(_CHILD) == str(os.getppid())
+
+
+def supervise(arguments: list[str]) -> int:
+    """Run `bsgp` with these arguments in a process of its own, and return its exit code."""
+    child = subprocess.Popen(
+        [sys.executable, "-m", "bsgp", *arguments],
+        env={**os.environ, _CHILD: str(os.getpid())},
+        stdin=subprocess.PIPE,  # never written to: its end tells the child that its parent is gone
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+    )
+    for name in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(name, lambda number, _: child.send_signal(number))
+    passers = [
+        threading.Thread(target=_pass_on, args=(child.stdout, sys.stdout)),
+        threading.Thread(target=_pass_on, args=(child.stderr, sys.stderr)),
+    ]
+    for passer in passers:
+        passer.start()
+    code = child.wait()
+    for passer in passers:
+        passer.join()
+    if code == -signal.SIGABRT:  # how JAX's runtime ends a process
+        print(f"bsgp: {LOST_PEER}", file=sys.stderr)
+        return LOST
+    return code if code >= 0 else 128 - code
+
+
+def _pass_on(source, sink) -> None:
+    """Line by line, up to the last words of the runtime."""
+    is_last = False
+    for line in source:
+        is_last = is_last or re.match(r"F\d{4} ", line) is not None
+        if not is_last and not _NOISE.match(line):
+            sink.write(line)
+            sink.flush()
+
+
+def end_with_the_parent() -> None:
+    """A child whose parent was killed would go on unwatched."""
+
+    def wait():
+        while os.read(0, 1):
+            pass
+        os._exit(LOST)
+
+    threading.Thread(target=wait, daemon=True).start()
