@@ -14,6 +14,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 import bsgp
+from bsgp.apart import fit_chains_apart
 from bsgp.baselines import Baseline, from_arrays, to_arrays
 from bsgp.checkpoints import Checkpoints
 from bsgp.checks import check_option, check_positive
@@ -67,6 +68,7 @@ class BSGPEstimator(BaseEstimator, abc.ABC):
         effort=1.0,
         max_seconds=None,
         mesh=None,
+        n_jobs=None,
         precision="float64",
         warm_start=False,
         checkpoint=None,
@@ -85,6 +87,7 @@ class BSGPEstimator(BaseEstimator, abc.ABC):
         self.effort = effort
         self.max_seconds = max_seconds
         self.mesh = mesh
+        self.n_jobs = n_jobs
         self.precision = precision
         self.warm_start = warm_start
         self.checkpoint = checkpoint
@@ -142,16 +145,21 @@ class BSGPEstimator(BaseEstimator, abc.ABC):
         else:
             if before is not None:
                 logger.warning("The data are not those of the last fit: the chains begin anew.")
-            fitted = fit_method(
-                self.method, source, None, self._likelihood(self.precision), fit_key,
-                options=self._options(), report=report, checkpoints=self._checkpoints,
-            )  # fmt: skip
+            fitted = self._fit_anew(source, fit_key, report)
         self.posterior_ = fitted.posterior
         self.background_ = self._some_inputs(source, rows_key).astype(self.precision)
         self.diagnostics_ = diagnose(fitted.posterior, fitted.history, self.background_, diagnosis_key)
         self.energy_ = energy_trace(fitted.history)
         self.num_rows_ = source.num_rows
         self._session = _Session(fitted, fingerprint) if self.warm_start else None
+
+    def _fit_anew(self, source: ArraySource | Store, key, report) -> Fit:
+        likelihood, options = self._likelihood(self.precision), self._options()
+        if self.n_jobs not in (None, 1) and self.num_chains > 1:
+            return fit_chains_apart(self.method, source, likelihood, key, options=options, n_jobs=self.n_jobs)
+        return fit_method(
+            self.method, source, None, likelihood, key, options=options, report=report, checkpoints=self._checkpoints
+        )
 
     def _some_inputs(self, source: ArraySource | Store, key) -> np.ndarray:
         if isinstance(source, Store):
@@ -163,7 +171,7 @@ class BSGPEstimator(BaseEstimator, abc.ABC):
         if self.checkpoint is None:
             return None
         free = (
-            *("max_seconds", "mesh", "warm_start", "checkpoint", "checkpoint_seconds", "resume", "verbose"),
+            *("max_seconds", "mesh", "n_jobs", "warm_start", "checkpoint", "checkpoint_seconds", "resume", "verbose"),
             "random_state",
         )
         settings = {
@@ -188,6 +196,11 @@ class BSGPEstimator(BaseEstimator, abc.ABC):
         if self.checkpoint is not None and not METHODS[self.method].can_resume:
             raise ValueError(
                 f"`checkpoint` keeps chains, got the method `{self.method}`, which has none to keep. Use `bsgp`."
+            )
+        if self.n_jobs not in (None, 1) and (self.checkpoint is not None or self.mesh is not None or self.warm_start):
+            raise ValueError(
+                f"`n_jobs` runs every chain on its own, got {self.n_jobs} with `checkpoint`, `mesh` or `warm_start`, "
+                "which keep them together. Leave it out."
             )
         if self.warm_start and not METHODS[self.method].can_resume:
             raise ValueError(

@@ -31,6 +31,8 @@ class BSGPRegressor(RegressorMixin, BSGPEstimator):
     effort : multiplies the number of updates.
     max_seconds : stop then, and predict with what there is by that time.
     mesh : devices to spread the chains and their minibatches over, "CHAINSxDATA"; of methods that write checkpoints.
+    n_jobs : chains at a time, each in a process of its own, by joblib and whatever backend is set for it; None or 1
+        keeps them in this process.
     precision : "float64" or "float32".
     warm_start : whether another `fit` on the same data adds draws to those that there are.
     checkpoint : folder in which the run is kept as it goes, until the model is saved; None keeps nothing.

@@ -1,0 +1,157 @@
+"""What a mesh of devices and processes gains, and what its exchanges cost: `make bench-mesh`.
+
+Every case is measured in processes of its own on 127.0.0.1, wall time, minima over chunks; cases that are compared
+alternate. Writes results/mesh.json, which docs/cluster.md shows.
+"""
+
+import json
+import math
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+NUM_INPUTS, UPDATES, CHUNKS, ROUNDS = 8, 100, 8, 3
+CASES = [
+    # mesh, processes, chains, M, B
+    (None, 1, 1, 100, 1_000),
+    ("2x1", 1, 2, 100, 1_000),
+    ("2x1", 2, 2, 100, 1_000),
+    ("1x2", 1, 1, 100, 1_000),
+    ("1x2", 2, 1, 100, 1_000),
+    ("1x4", 4, 1, 100, 1_000),
+    (None, 1, 1, 300, 4_000),
+    ("1x2", 1, 1, 300, 4_000),
+    ("1x2", 2, 1, 300, 4_000),
+    ("1x4", 4, 1, 300, 4_000),
+]
+EXCHANGED = (1_000, 10_000, 100_000)
+"""Numbers in an exchange of gradients; a model of M = 100 with 8 inputs has about 1,000."""
+
+
+def seconds_per_update(mesh: str | None, chains: int, M: int, B: int) -> float:
+    """In this process, once it has its devices: the best of some chunks, on data of 8,000 rows."""
+    from functools import partial
+
+    import jax.random as jr
+    import numpy as np
+
+    from bsgp import Plan, Target, init_deep_gp
+    from bsgp.chunks import init_chains, sample_chunk, scattered_starts
+    from bsgp.feed import open_feed, row_seeds
+    from bsgp.likelihoods import gaussian
+    from bsgp.mesh import Layout, mesh_shape
+
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((8_000, NUM_INPUTS))
+    y = np.sin(X[:, :1]) + 0.1 * rng.standard_normal((len(X), 1))
+    target = Target(init_deep_gp(X, gaussian(1, float), jr.key(0), num_inducing=M), len(X))
+    updates = max(4, round(UPDATES * (100 / M) ** 2 * 1_000 / B))
+    plan = Plan(thinning=updates, batch_size=B)
+    layout = None if mesh is None else Layout(mesh_shape(mesh))
+    feed = open_feed(target.all_rows(X, y), B, row_seeds(jr.key(1), chains), layout)
+    state = init_chains(target, plan, scattered_starts(target, jr.key(2), chains, 0.0))
+    run = sample_chunk if layout is None else partial(layout.run, sample_chunk)
+    flags = (np.ones(updates, bool), np.zeros(updates, bool))
+    best = np.inf
+    for index in range(1 + CHUNKS):
+        rows, keys = feed.take(updates), jr.split(jr.key(index), chains)
+        began = time.perf_counter()
+        state, _, info = run(target, plan, state, flags, keys, rows)
+        np.asarray(info.energy)
+        if index:  # the first one compiles
+            best = min(best, (time.perf_counter() - began) / updates)
+    return best
+
+
+def milliseconds_per_exchange(num_processes: int) -> dict[str, float]:
+    """A mean over the processes, one after the other in a loop as the updates are."""
+    import jax
+    import numpy as np
+    from jax.sharding import PartitionSpec as P
+
+    from bsgp.mesh import DATA, Layout, mean_over
+
+    layout, found = Layout((1, num_processes)), {}
+    for count in EXCHANGED:
+
+        def loop(x):
+            return jax.lax.fori_loop(0, 100, lambda _, x: mean_over(DATA, x) + 1.0, x)
+
+        program = jax.jit(jax.shard_map(loop, mesh=layout.mesh, in_specs=P(), out_specs=P(), check_vma=False))
+        x, best = layout.put(np.zeros(count)), np.inf
+        for _ in range(6):
+            began = time.perf_counter()
+            program(x).block_until_ready()
+            best = min(best, time.perf_counter() - began)
+        found[str(count)] = 1e3 * best / 100
+    return found
+
+
+def one(task: dict) -> None:
+    """What `measured` starts: one process of a case, pinned to a core of its own if it is one of several."""
+    processes, index = task["processes"], task["index"]
+    cores = sorted(os.sched_getaffinity(0))
+    if processes > 1 or task["mesh"] is None:  # else its devices share all cores
+        os.sched_setaffinity(0, {cores[index % len(cores)]})
+    import jax
+
+    jax.config.update("jax_enable_x64", True)
+    devices = 1 if task["mesh"] is None else math.prod(map(int, task["mesh"].split("x")))
+    if processes > 1:
+        from bsgp import join_processes
+
+        join_processes(task["coordinator"], processes, index, devices // processes)
+    else:
+        jax.config.update("jax_num_cpu_devices", devices)
+    if task.get("exchange"):
+        print(json.dumps(milliseconds_per_exchange(processes)))
+    else:
+        print(json.dumps(seconds_per_update(task["mesh"], task["chains"], task["M"], task["B"])))
+
+
+def measured(**task):
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        task["coordinator"] = f"127.0.0.1:{probe.getsockname()[1]}"
+    started = [
+        subprocess.Popen(
+            [sys.executable, __file__, json.dumps(task | {"index": index})], stdout=subprocess.PIPE, text=True
+        )
+        for index in range(task["processes"])
+    ]
+    said = [process.communicate()[0] for process in started]
+    if any(process.returncode for process in started):
+        raise RuntimeError(f"{task} failed")
+    return json.loads(said[0].strip().splitlines()[-1])
+
+
+def main() -> None:
+    best: dict[tuple, float] = {}
+    for _ in range(ROUNDS):
+        for case in CASES:
+            mesh, processes, chains, M, B = case
+            seconds = measured(mesh=mesh, processes=processes, chains=chains, M=M, B=B)
+            best[case] = min(best.get(case, seconds), seconds)
+    rows = []
+    for case, seconds in best.items():
+        mesh, processes, chains, M, B = case
+        alone = best[(None, 1, 1, M, B)]
+        rows.append({
+            "mesh": mesh or "one device", "processes": processes, "chains": chains, "M": M, "B": B,
+            "ms per update": round(1e3 * seconds, 3), "throughput": round(chains * alone / seconds, 2),
+        })  # fmt: skip
+        print(rows[-1], flush=True)
+    exchange = {str(count): measured(mesh=f"1x{count}", processes=count, exchange=True) for count in (2, 4)}
+    print(exchange)
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True)
+    found = {"commit": commit.stdout.strip(), "cores": len(os.sched_getaffinity(0)), "updates": rows}
+    found["milliseconds per exchange of so many float64, by processes"] = exchange
+    (ROOT / "results" / "mesh.json").write_text(json.dumps(found, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    one(json.loads(sys.argv[1])) if len(sys.argv) > 1 else main()
