@@ -130,11 +130,13 @@ def test_a_failing_run_is_tried_twice_and_recorded(tmp_path):
 
 def test_a_worker_ends_when_its_campaign_is_gone(tmp_path, folder):
     # A whole run, not a quick one: the thread that watches the parent must win against it on a busy machine.
-    task = json.dumps({"kind": "uci", "run": {"dataset": "yacht", "fold": 0}, "data_dir": str(folder), "core": 0})
-    command = [sys.executable, "-m", "bsgp.experiments.worker", task, str(tmp_path / "out.json")]
+    task = json.dumps({"kind": "uci", "run": {"dataset": "yacht", "fold": 0}, "data_dir": str(folder)})
+    out, kept = tmp_path / "out.json", tmp_path / "kept.json"
+    command = [sys.executable, "-m", "bsgp.experiments.worker", task, str(out), str(kept)]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (ABANDONED, "")
-    assert not (tmp_path / "out.json").exists()
+    assert not out.exists()
+    assert not kept.exists()
 
 
 def test_a_killed_campaign_goes_on_where_it_stopped(tmp_path, folder, monkeypatch):

@@ -1,5 +1,6 @@
 """`bsgp bench`: the paper's experiments, beside the authors' own figures."""
 
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -7,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import App, Parameter
 
 from bsgp.checks import check_option
-from bsgp.cli.common import DataDir, names, numbers, output
+from bsgp.cli.common import DataDir, names, numbers, output, say_as_told
 
 if TYPE_CHECKING:
     from bsgp.experiments.experiment import Choice
@@ -42,7 +43,10 @@ def bench_run(
     depths: Annotated[str | None, Parameter(help="Such as 1-3; all of the experiment's by default.")] = None,
     seed: int = 0,
     quick: Annotated[bool, Parameter(negative="", help="Minutes, to see that it works; figures mean nothing.")] = False,
-    processes: Annotated[int, Parameter(help="Runs at a time, each on one core.")] = 2,
+    processes: Annotated[int, Parameter(help="Runs at a time on this machine, each on one core.")] = 2,
+    scheduler: Annotated[
+        str | None, Parameter(help="A running Dask scheduler, such as tcp://HOST:8786, whose workers do the runs.")
+    ] = None,
     data_dir: DataDir = None,
     free: Annotated[FreeChoice | None, Parameter(name="*")] = None,
 ) -> None:
@@ -52,10 +56,11 @@ def bench_run(
 
     Example: bsgp bench run uci --datasets yacht,boston --folds 0-3 --depths 1-2 --out runs
     """
-    from bsgp.data.named import data_folder
     from bsgp.experiments.campaign import run_with_progress
+    from bsgp.experiments.engines import dask_client
     from bsgp.experiments.experiment import EXPERIMENTS, Choice, load_experiment
 
+    say_as_told(quiet=False, verbose=False)
     check_option("experiment", experiment, ["uci", *EXPERIMENTS])
     choice = Choice(
         datasets=_names("--datasets", datasets),
@@ -76,12 +81,26 @@ def bench_run(
         runs = load_experiment(experiment).plan(choice)
     if not runs:
         raise ValueError(f"`{experiment}` has no such runs, got {choice}. Leave out an option.")
-    failed = run_with_progress(runs, out, data_dir=data_folder(data_dir), num_processes=processes)
+    folder = _data_folder(data_dir, scheduler)
+    with nullcontext() if scheduler is None else dask_client(scheduler) as client:
+        failed = run_with_progress(runs, out, data_dir=folder, num_processes=processes, client=client)
     if failed:
         raise ValueError(
             f"{len(failed)} of {len(runs)} runs failed twice, the first is {failed[0].key}. "
             f"`{out}/failures.jsonl` holds what they said."
         )
+
+
+def _data_folder(data_dir: Path | None, scheduler: str | None) -> Path | None:
+    """The folder must be here if the runs are; the hosts of Dask's workers may have one where this one has none."""
+    from bsgp.data.named import data_folder
+
+    try:
+        return data_folder(data_dir)
+    except ValueError:
+        if scheduler is None:
+            raise
+        return data_dir
 
 
 def _names(option: str, text: str | None) -> tuple[str, ...] | None:

@@ -2,20 +2,26 @@
 
 import os
 from collections.abc import Sequence
+from typing import Any
 
 from bsgp.experiments.experiment import Run
-from bsgp.experiments.runner import read_records, run_all
+from bsgp.experiments.runner import run_all, take_in
 
 
 def run_with_progress(
-    runs: Sequence[Run], folder: str | os.PathLike, *, data_dir: str | os.PathLike | None, num_processes: int
+    runs: Sequence[Run],
+    folder: str | os.PathLike,
+    *,
+    data_dir: str | os.PathLike | None,
+    num_processes: int,
+    client: Any = None,
 ) -> list[Run]:
     """As `run_all`, with a bar on a terminal and one line per finished run anywhere."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     console = Console()
-    finished = {record["key"] for record in read_records(folder)}
+    finished = take_in(folder)
     done = sum(run.key in finished for run in runs)
     if done:
         console.print(f"{done} of {len(runs)} runs are there already.")
@@ -28,7 +34,7 @@ def run_with_progress(
             outcome = "failed" if record is None else _in_brief(record)
             console.print(f"{run.key}: {outcome}", highlight=False)
 
-        return run_all(runs, folder, data_dir=data_dir, num_processes=num_processes, on_done=on_done)
+        return run_all(runs, folder, data_dir=data_dir, num_processes=num_processes, client=client, on_done=on_done)
 
 
 def _in_brief(record: dict) -> str:

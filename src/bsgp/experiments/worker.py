@@ -1,31 +1,45 @@
-"""`python -m bsgp.experiments.worker TASK OUT`: one run on one core, its record written to OUT."""
+"""`python -m bsgp.experiments.worker TASK OUT KEPT`: one run on one core, its record written to OUT, and to KEPT."""
 
+import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from pathlib import Path
+
+try:
+    import fcntl
+except ImportError:  # no cores are claimed there
+    fcntl = None
+
+from bsgp.disk import replacing
 
 ABANDONED = 3  # exit code of a worker whose campaign is gone
 
 
-def main(task: str, out: str) -> None:
+def main(task: str, out: str, kept: str) -> None:
     settings = json.loads(task)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends Ctrl-C to us, too: a run cut short is no result
     threading.Thread(target=_end_with_the_parent, daemon=True).start()
-    if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, {settings["core"]})  # before JAX counts cores: XLA's threads cost more than they give
+    claim_core()  # before JAX counts cores: XLA's threads cost more than they give
 
     from bsgp import __version__
     from bsgp.experiments.experiment import load_kind
-    from bsgp.startup import enable_compilation_cache
+    from bsgp.startup import compilation_cache_folder, enable_compilation_cache
 
-    enable_compilation_cache()
+    if compilation_cache_folder() is not None:
+        enable_compilation_cache()
     kind = load_kind(settings["kind"])
     chosen = kind.Settings(**settings["run"])
-    record = {"key": chosen.key, "kind": chosen.kind, **kind.run(chosen, settings["data_dir"])}
+    record = {"key": chosen.key, "kind": chosen.kind, **kind.run(chosen, data_folder_here(settings["data_dir"]))}
     record |= {"version": __version__, "commit": commit()}
-    Path(out).write_text(json.dumps(record))
+    text = json.dumps(record)
+    with contextlib.suppress(OSError), replacing(Path(kept)) as file:  # no such folder on this host: OUT is enough
+        file.write(text.encode())
+    Path(out).write_text(text)
 
 
 def _end_with_the_parent() -> None:
@@ -33,6 +47,43 @@ def _end_with_the_parent() -> None:
     while os.read(0, 1):  # not `sys.stdin`: its lock, held by a thread, would break the interpreter's exit
         pass
     os._exit(ABANDONED)
+
+
+def claim_core() -> int | None:
+    """Keep to one core, if there is one that no other worker of this user keeps to; None where cores cannot be chosen.
+
+    Nobody hands out cores: workers of several campaigns, and of Dask, share a machine. A lock says that a core is
+    taken, and goes with the process that holds it, however that ends. `taskset` and queues choose among which cores.
+    """
+    if fcntl is None or not hasattr(os, "sched_setaffinity"):
+        return None
+    cores = sorted(os.sched_getaffinity(0))
+    core = next((one for one in cores if _lock(one)), cores[os.getpid() % len(cores)])
+    os.sched_setaffinity(0, {core})
+    return core
+
+
+def _lock(core: int) -> bool:
+    """Take the lock of a core until this process ends: its file is never closed."""
+    assert fcntl is not None  # for the type checker
+    path = Path(tempfile.gettempdir()) / f"bsgp-{os.getuid()}-core{core}.lock"
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    except OSError:  # a folder that cannot be written to, or a name that somebody else has taken
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        return False
+    return True
+
+
+def data_folder_here(data_dir: str | None) -> str | None:
+    """The campaign's folder; on a host that has none at that place, the host's own, which `$BSGP_DATA` names."""
+    if data_dir is not None and os.environ.get("BSGP_DATA") and not Path(data_dir).is_dir():
+        return None
+    return data_dir
 
 
 def commit() -> str | None:
