@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 READY = $(VENV)/.ready
 
-.PHONY: demo test test-slow lint docs bench bench-large bench-peers clean
+.PHONY: demo test test-slow lint docs bench bench-large bench-mesh bench-peers clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -37,6 +37,9 @@ bench: $(READY)
 # Writes and removes 5 GB in the temporary folder.
 bench-large: $(READY)
 	$(BIN)/python benchmarks/large.py
+
+bench-mesh: $(READY)
+	$(BIN)/python benchmarks/mesh.py
 
 # Peers pin each other's dependencies, so each family has an environment of its own. torch 2.13.0 has a CPU build.
 .venv-peers-torch/.ready:

@@ -123,7 +123,7 @@ def wait_until(condition) -> None:
 def test_any_executor_gives_the_same_records(make_client, toys, tmp_path):
     client = make_client()
     good, (bad,) = toys(0, 1), toys(2, deed="fail")
-    assert run_all([*good, bad], tmp_path / "runs", num_processes=2, client=client) == [bad]
+    assert run_all([*good, bad], tmp_path / "runs", n_jobs=2, client=client) == [bad]
     records = read_records(tmp_path / "runs")
     assert sorted(record["key"] for record in records) == [run.key for run in good]
     assert all((record["cores"], record["threads"], record["foreign"]) == (1, "1", []) for record in records)
@@ -202,7 +202,7 @@ def test_control_c_ends_what_runs_here_and_leaves_a_folder_to_go_on_with(toys, t
 
     began = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
-        run_all([endless, quick], tmp_path, num_processes=2, on_done=interrupt)
+        run_all([endless, quick], tmp_path, n_jobs=2, on_done=interrupt)
     assert time.monotonic() - began < PATIENCE
     assert toys.begun()[endless.key] == 1
     assert [record["key"] for record in read_records(tmp_path)] == [quick.key]
@@ -355,7 +355,7 @@ def test_a_campaign_survives_a_killed_worker(toys, dask, tmp_path, monkeypatch):
     assert list((tmp_path / "dask" / FINISHED).glob("*.json")) == []
     assert not (tmp_path / "dask" / FAILURES).exists()
 
-    assert run_all([*toys(*range(32))], tmp_path / "local", num_processes=2) == []
+    assert run_all([*toys(*range(32))], tmp_path / "local", n_jobs=2) == []
     local = read_records(tmp_path / "local")
     assert sorted(local, key=lambda one: one["fold"]) == sorted(records, key=lambda one: one["fold"])
     assert to_markdown(compare(local, {})) == to_markdown(compare(records, {}))

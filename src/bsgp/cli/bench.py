@@ -83,7 +83,7 @@ def bench_run(
         raise ValueError(f"`{experiment}` has no such runs, got {choice}. Leave out an option.")
     folder = _data_folder(data_dir, scheduler)
     with nullcontext() if scheduler is None else dask_client(scheduler) as client:
-        failed = run_with_progress(runs, out, data_dir=folder, num_processes=processes, client=client)
+        failed = run_with_progress(runs, out, data_dir=folder, n_jobs=processes, client=client)
     if failed:
         raise ValueError(
             f"{len(failed)} of {len(runs)} runs failed twice, the first is {failed[0].key}. "

@@ -13,7 +13,7 @@ def run_with_progress(
     folder: str | os.PathLike,
     *,
     data_dir: str | os.PathLike | None,
-    num_processes: int,
+    n_jobs: int,
     client: Any = None,
 ) -> list[Run]:
     """As `run_all`, with a bar on a terminal and one line per finished run anywhere."""
@@ -34,7 +34,7 @@ def run_with_progress(
             outcome = "failed" if record is None else _in_brief(record)
             console.print(f"{run.key}: {outcome}", highlight=False)
 
-        return run_all(runs, folder, data_dir=data_dir, num_processes=num_processes, client=client, on_done=on_done)
+        return run_all(runs, folder, data_dir=data_dir, n_jobs=n_jobs, client=client, on_done=on_done)
 
 
 def _in_brief(record: dict) -> str:

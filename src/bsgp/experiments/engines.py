@@ -157,11 +157,7 @@ def dask_client(address: str) -> Iterator[Any]:
     with _silent_dask():
         try:
             client = Client(address, timeout=CONNECT_SECONDS, set_as_default=False)
-        except (
-            OSError,
-            TypeError,
-            ValueError,
-        ) as error:  # TypeError is what Dask says of `tls://` without certificates
+        except (OSError, TypeError, ValueError) as error:  # TypeError: of `tls://` without certificates
             raise ValueError(
                 f"`--scheduler` must be the address of a running Dask scheduler, got {address!r}: {error}. "
                 "Start one with `dask scheduler`; for `tls://` name the certificates in Dask's own configuration."

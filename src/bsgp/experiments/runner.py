@@ -55,21 +55,21 @@ def run_all(
     folder: str | os.PathLike,
     *,
     data_dir: str | os.PathLike | None = None,
-    num_processes: int = 1,
+    n_jobs: int = 1,
     client: Any = None,
     on_done: Callable[[Run, dict | None], None] = lambda run, record: None,
 ) -> list[Run]:
     """Run what is not in `folder` yet, in the order given; returns the runs that failed twice.
 
     `client` does the runs: any `concurrent.futures.Executor`, or a `distributed.Client`. Without one they are done
-    here, `num_processes` at a time.
+    here, `n_jobs` at a time.
     """
     folder = Path(folder).absolute()  # workers have another working directory
     (folder / FINISHED).mkdir(parents=True, exist_ok=True)
     finished = take_in(folder)
     waiting = {run.key: run for run in runs if run.key not in finished}
     failed = []
-    with LocalProcesses(num_processes) if client is None else nullcontext(as_executor(client)) as executor:
+    with LocalProcesses(n_jobs) if client is None else nullcontext(as_executor(client)) as executor:
         futures: dict[Future, Run] = {}
         try:
             for run in waiting.values():
