@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-NUM_INPUTS, UPDATES, CHUNKS, ROUNDS = 8, 100, 8, 3
+NUM_INPUTS, UPDATES, CHUNKS, ROUNDS = 8, 100, 8, 2
 CASES = [
     # mesh, processes, chains, M, B
     (None, 1, 1, 100, 1_000),

@@ -14,46 +14,14 @@ import pytest
 from numpy.testing import assert_array_equal
 
 import bsgp.checkpoints
-from bsgp import Plan, sample
+from bsgp import Plan
 from bsgp.checkpoints import Checkpoints, Snapshot
-from problems import tiny_target
-
-PLAN = Plan(warm_start=40, burn_in=80, num_draws=8, thinning=5, batch_size=10, chunk=10)
-NUM_CHUNKS = 4 + 8 + 4
-SETTINGS = {"method": "bsgp", "seed": 0}
-
-
-class KilledError(Exception):
-    """Stands for the end of the process."""
-
-
-def run(folder, key, *, resume=False, dies_after=None, plan=PLAN, settings=SETTINGS, chains=2, every=1e-9):
-    target, X, y = tiny_target()
-    seen = []
-
-    def report(*args):
-        seen.append(args)
-        if len(seen) == dies_after:
-            raise KilledError
-
-    checkpoints = Checkpoints(folder, settings, resume=resume, every=every)
-    return sample(target, X, y, key, plan=plan, num_chains=chains, report=report, checkpoints=checkpoints), seen
-
-
-def assert_same(one, other):
-    for a, b in zip(jax.tree.leaves(one.model), jax.tree.leaves(other.model), strict=True):
-        assert_array_equal(a, b)
-    assert one.evaluations == other.evaluations
-    for phase in ("warm start", "burn-in", "draws"):
-        assert_array_equal(one.trace.energy[phase], other.trace.energy[phase])
-    for name, heat in one.trace.temperature.items():
-        assert_array_equal(heat, other.trace.temperature[name])
+from cut_off_runs import NUM_CHUNKS, PLAN, SETTINGS, KilledError, assert_same, run, whole_run
 
 
 @pytest.fixture(scope="module")
 def whole():
-    target, X, y = tiny_target()
-    return sample(target, X, y, jax.random.key(3), plan=PLAN, num_chains=2)
+    return whole_run(jax.random.key(3))
 
 
 @pytest.mark.parametrize("moment", range(1, NUM_CHUNKS + 1, 3))

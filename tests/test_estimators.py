@@ -36,7 +36,7 @@ def _plain_jax():
 
 
 @parametrize_with_checks(
-    [BSGPRegressor(effort=0.05, num_inducing=8), BSGPClassifier(effort=0.05, num_inducing=8)],
+    [BSGPRegressor(effort=0.02, num_inducing=8), BSGPClassifier(effort=0.02, num_inducing=8)],
     expected_failed_checks=lambda estimator: EXPECTED_FAILURES,
 )
 def test_scikit_learn_contract(estimator, check):

@@ -1,6 +1,7 @@
 import numpy as np
 from numpy.testing import assert_allclose
 from scipy.stats import norm
+from sklearn.metrics import roc_auc_score
 
 from bsgp.evaluate import auc, coverage, error_rate, gaussian_crps, mean_auc, mnll, rmse
 
@@ -36,6 +37,9 @@ def test_auc_counts_pairs_in_order(rng):
     score = np.round(rng.standard_normal(60) + positive, 1)  # with ties
     higher = score[positive][:, None] - score[~positive][None, :]
     assert_allclose(auc(positive, score), np.mean((higher > 0) + 0.5 * (higher == 0)))
+    assert_allclose(auc(positive, score), roc_auc_score(positive, score), rtol=1e-12)
+    score[:2] = -np.inf, np.inf
+    assert_allclose(auc(positive, score), auc(positive, np.clip(score, -100, 100)), rtol=1e-12)
     assert np.isnan(auc(np.ones(3, bool), np.arange(3.0)))
 
 

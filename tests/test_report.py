@@ -18,6 +18,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from bsgp.cli import main
+from bsgp.cli import model as commands
 from bsgp.data.schema import Feature
 from bsgp.data.tables import from_frame
 from bsgp.estimators import BSGPClassifier, BSGPRegressor, load
@@ -201,6 +203,18 @@ def test_source_is_named(regression, tmp_path):
     text = Page(write_report(load(tmp_path / "model"), tmp_path / "report.html")).text
     assert f"60 rows of a&b {SCRIPT}.csv" in text
     assert "Left out as asked: id." in text
+
+
+def test_the_page_says_that_its_test_rows_are_a_sample(regression, regression_page, tmp_path, monkeypatch):
+    frame, y = mixed_table()
+    frame.assign(**{SCRIPT: y}).to_parquet(tmp_path / "a&b.parquet")
+    regression[0].save(tmp_path / "model", about={})
+    monkeypatch.setattr(commands, "MAX_REPORT_ROWS", 40)
+    main(["report", str(tmp_path / "model"), "--test", str(tmp_path / "a&b.parquet"), "--quiet"])
+    text = Page(tmp_path / "model" / "report.html").text
+    assert "On 40 test rows" in text
+    assert text.count("The scores are of a random sample: 40 of the 100 rows in a&b.parquet.") == 2
+    assert "random sample" not in Page(regression_page).text
 
 
 # -- hostile names ---------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
+from arrow_files import write_ipc
 from bsgp.data import convert, store
 from bsgp.data.convert import Packing, Sizes
 from bsgp.data.files import read_table, write_table
@@ -44,7 +45,12 @@ def write_mixed(path: Path, num_rows: int = 500) -> Path:
         "y": 100.0 + 5.0 * x,
     }
     text["late"][450] = "n"
-    write_table(path, text)
+    if path.suffix in (".arrow", ".arrows"):
+        table = pa.table({name: pa.array(values, from_pandas=True) for name, values in text.items()})
+        table = table.set_column(table.column_names.index("word"), "word", table["word"].dictionary_encode())
+        write_ipc(path, table, rows=100)
+    else:
+        write_table(path, text)
     return path
 
 
@@ -74,7 +80,7 @@ def row_numbers(found: Store, y: np.ndarray) -> np.ndarray:
 # -- what is in it --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("ending", ["csv", "csv.gz", "parquet"])
+@pytest.mark.parametrize("ending", ["csv", "csv.gz", "parquet", "arrow", "arrows"])
 def test_rows_are_those_of_the_table_encoded(tmp_path, ending):
     path = write_mixed(tmp_path / f"mixed.{ending}")
     found = open_store(path, targets=["y"], ignore=["id"], cache=tmp_path / "cache", sizes=SMALL)

@@ -113,13 +113,29 @@ def test_hidden_layers_of_other_chunks_are_drawn_anew(work):
     assert_allclose(first, second, atol=0.5)  # a few draws, and so a rough mean
 
 
-def test_folders_of_parquet_are_tables(work, capsys):
-    folder = work / "parts"
+@pytest.mark.parametrize("ending", ["parquet", "arrow"])
+def test_folders_of_columnar_files_are_tables(work, capsys, ending):
+    folder = work / f"parts-{ending}"
     folder.mkdir()
     for at, part in enumerate(np.array_split(np.arange(NUM_ROWS), 3)):
-        table().iloc[part].to_parquet(folder / f"{at}.parquet")
-    pd.testing.assert_frame_equal(predicted(work, "shallow", "parts"), predicted(work, "shallow"), rtol=1e-9)
-    assert_allclose(evaluated(work, capsys, "two", "parts")["mnll"], evaluated(work, capsys, "two")["mnll"], rtol=1e-9)
+        one = table().iloc[part]
+        one.to_parquet(folder / f"{at}.parquet") if ending == "parquet" else one.to_feather(folder / f"{at}.arrow")
+    pd.testing.assert_frame_equal(predicted(work, "shallow", folder.name), predicted(work, "shallow"), rtol=1e-9)
+    there = [evaluated(work, capsys, "two", source)["mnll"] for source in (folder.name, "new.csv")]
+    assert_allclose(there[0], there[1], rtol=1e-9)
+
+
+def test_arrow_files_from_fit_to_scores(work, capsys):
+    """Categories are dictionaries there: they stay words, though all of them look like numbers."""
+    for name, frame in (("train.arrow", table(120, seed=1)), ("new.feather", table())):
+        frame["kind"] = frame["kind"].replace("x", "3").astype("category")
+        frame.to_feather(work / name)
+    main(["fit", str(work / "train.arrow"), "--target", "y", "--ignore", "twice,two,three", "--stream", "--quiet",
+          "--effort", "0.02", "--num-inducing", "6", "--out", str(work / "arrow")])  # fmt: skip
+    assert {one.name: one.kind for one in load(work / "arrow").schema_.features}["kind"] == "category"
+    assert len(predicted(work, "arrow", "new.feather")) == NUM_ROWS
+    scores = evaluated(work, capsys, "arrow", "new.feather")
+    assert scores["rmse"] < scores["baselines"]["constant"]["rmse"]
 
 
 # -- scoring -----------------------------------------------------------------------------------------------------
@@ -226,6 +242,7 @@ def test_progress_is_said_unless_quiet(work, capsys, caplog, monkeypatch, ten_at
 
 def test_reports_of_very_many_rows_take_some(work, caplog, monkeypatch):
     monkeypatch.setattr(commands, "MAX_REPORT_ROWS", 40)
-    taken, y = commands._test_table(load(work / "two"), work / "new.csv")
+    (taken, y), sample_of = commands._test_table(load(work / "two"), work / "new.csv")
     assert (taken.num_rows, len(y)) == (40, 40)
-    assert caplog.messages == [f"The report is of 40 random rows of the {NUM_ROWS} in new.csv."]
+    assert sample_of == f"the {NUM_ROWS} rows in new.csv"
+    assert caplog.messages == [f"The report is of a random sample: 40 of {sample_of}."]

@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
-from bsgp.data import files, table_chunks
+from arrow_files import write_ipc
+from bsgp.data import columnar, files, table_chunks
 from bsgp.data.files import TableWriter, read_table
 from bsgp.data.summaries import joined_kind
 from bsgp.data.table_chunks import estimate_size, read_chunks, table_columns
@@ -46,11 +47,14 @@ def small_blocks(monkeypatch):
 
 
 @pytest.mark.parametrize("rows", [1, 7, 100])
-@pytest.mark.parametrize("name", ["x.csv", "x.csv.gz", "x.tsv", "x.parquet"])
+@pytest.mark.parametrize("name", ["x.csv", "x.csv.gz", "x.tsv", "x.parquet", "x.feather", "x.arrows"])
 def test_chunks_are_the_table(tmp_path, small_blocks, name, rows):
     path = tmp_path / name
+    columns = pa.table({"a": np.arange(40.0), "b": ["u", None] * 20})
     if name == "x.parquet":
-        pq.write_table(pa.table({"a": np.arange(40.0), "b": ["u", None] * 20}), path, row_group_size=9)
+        pq.write_table(columns, path, row_group_size=9)
+    elif name in ("x.feather", "x.arrows"):
+        write_ipc(path, columns)
     else:
         content = CSV.replace(",", "\t") if "tsv" in name else CSV
         path.write_bytes(gzip.compress(content.encode()) if name.endswith("gz") else content.encode())
@@ -92,11 +96,15 @@ def test_the_kinds_of_chunks_make_the_kind_of_the_column(tmp_path_factory, cells
     assert_array_equal(np.concatenate([chunk.columns["a"].values for chunk in again]), whole.values)
 
 
-@pytest.mark.parametrize("name", ["x.csv", "x.parquet"])
+@pytest.mark.parametrize("name", ["x.csv", "x.parquet", "x.arrow"])
 def test_some_columns(tmp_path, name):
-    files.write_table(tmp_path / name, {"a": np.ones(3), "a.b": np.zeros(3), "c": np.arange(3.0)})
+    columns = {"a": np.ones(3), "a.b": np.zeros(3), "c": np.arange(3.0)}
+    if name == "x.arrow":
+        write_ipc(tmp_path / name, pa.table(columns))
+    else:
+        files.write_table(tmp_path / name, columns)
     (chunk,) = drained(tmp_path / name, columns=["c", "a"])
-    assert list(chunk.columns) == ["a", "c"]
+    assert {one: column.values.tolist() for one, column in chunk.columns.items()} == {"a": [1] * 3, "c": [0, 1, 2]}
     assert "Did you mean" in message(drained, tmp_path / name, columns=["cc"])
 
 
@@ -126,6 +134,41 @@ def test_a_folder_is_its_parquet_files_by_name(tmp_path):
     assert np.concatenate([chunk.columns["x"].values for chunk in chunks]).tolist() == list(range(12))
     assert {tuple(chunk.columns) for chunk in chunks} == {("x", "w")}
     assert estimate_size(tmp_path) == (12, 12 * 2 * 8)
+
+
+# -- Arrow's own files ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("compression", [None, "lz4", "zstd"])
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("rows", [2, 100])
+@pytest.mark.parametrize("is_mapped", [False, True])
+def test_record_batches_of_any_size(tmp_path, monkeypatch, compression, stream, rows, is_mapped):
+    monkeypatch.setattr(columnar, "_MAPPED_BYTES", 0 if is_mapped else 1 << 20)
+    parts = (["x", "y", None], ["z", "x", "x", "y"])  # with words of their own, which only a stream may have
+    words = pa.chunked_array([pa.array(part).dictionary_encode() for part in parts])
+    table = pa.table({"a": np.arange(7.0), "w": words, "t": ["p", None, "q", "p", "p", "q", "q"]})
+    table = table if stream else table.unify_dictionaries()
+    path = tmp_path / "x.ipc"
+    write_ipc(path, table, rows=rows, compression=compression, stream=stream)
+    chunks = drained(path, rows=3)
+    assert [chunk.num_rows for chunk in chunks] == [3, 3, 1]
+    assert_same(chunks, read_table(path))
+    assert np.concatenate([one.columns["w"].values for one in chunks]).tolist() == ["x", "y", None, *"zxxy"]
+
+
+def test_a_large_batch_is_not_loaded_whole(tmp_path, monkeypatch):
+    """Some programs write all rows as one."""
+    path = tmp_path / "x.arrow"
+    write_ipc(path, pa.table({name: np.ones(100_000) for name in "abcdefghij"}), rows=100_000)
+
+    def most_bytes() -> int:
+        before = pa.total_allocated_bytes()
+        return max(pa.total_allocated_bytes() - before for _ in read_chunks(path, rows=1000))
+
+    assert most_bytes() > 8_000_000
+    monkeypatch.setattr(columnar, "_MAPPED_BYTES", 1 << 20)
+    assert most_bytes() < 1_000_000
 
 
 # -- what is wrong --------------------------------------------------------------------------------------------
@@ -159,6 +202,14 @@ def test_truncated_files(tmp_path, rng):
     files.write_table(tmp_path / "x.parquet", {"a": rng.random(5000)})
     (tmp_path / "x.parquet").write_bytes((tmp_path / "x.parquet").read_bytes()[:-1000])
     assert "x.parquet` must be whole" in message(drained, tmp_path / "x.parquet")
+    for name in ("x.arrow", "x.arrows"):
+        path = tmp_path / name
+        write_ipc(path, pa.table({"a": rng.random(5000)}), rows=1000)
+        whole = path.read_bytes()
+        # the last are without a stream's mark of its end, and in the middle of it
+        for size in (4, len(whole) // 2, len(whole) - 8, len(whole) - 2):
+            path.write_bytes(whole[:size])
+            assert f"{name}` must be" in message(drained, path)
     assert "no such file" in message(drained, tmp_path / "y.parquet")
     assert "no such file" in message(drained, tmp_path / "y.csv")
 
@@ -177,17 +228,34 @@ def test_a_bad_file_in_the_middle_of_a_folder(tmp_path):
     files.write_table(bad, {"x": np.ones(5), "y": np.full(5, "w")})
     assert "got text instead of number in `y`" in message(drained, tmp_path)
     (tmp_path / "empty").mkdir()
-    assert "must hold Parquet files" in message(drained, tmp_path / "empty")
+    assert "must hold Parquet or Arrow files" in message(drained, tmp_path / "empty")
+
+
+def test_a_folder_of_arrow_files(tmp_path):
+    for at, name in enumerate(("a.arrow", "b.feather", "c.arrows")):
+        write_ipc(tmp_path / name, pa.table({"x": np.arange(5 * at, 5 * at + 5.0)}), rows=2)
+    assert np.concatenate([chunk.columns["x"].values for chunk in drained(tmp_path, rows=4)]).tolist() == list(
+        range(15)
+    )
+    (tmp_path / "b.feather").write_bytes((tmp_path / "b.feather").read_bytes()[:-20])
+    assert "b.feather` must be whole" in message(drained, tmp_path)
+    files.write_table(tmp_path / "b.parquet", {"x": np.ones(5)})
+    assert "got both: `a.arrow` and `b.parquet`" in message(drained, tmp_path)
 
 
 # -- sizes ----------------------------------------------------------------------------------------------------
 
 
-def test_the_size_of_text_is_estimated_from_its_beginning(tmp_path, rng, monkeypatch):
+def test_sizes_are_estimated_from_the_beginning(tmp_path, rng, monkeypatch):
     monkeypatch.setattr(table_chunks, "_SAMPLE", 1 << 12)
     columns = {name: rng.random(3000).round(4) for name in "abc"}
     for name in ("x.csv", "x.csv.gz", "x.tsv"):
         files.write_table(tmp_path / name, columns)
+        size = estimate_size(tmp_path / name)
+        assert size.num_rows is None
+        assert 0.8 < size.bytes_in_memory / (3000 * 3 * 8) < 1.25
+    for name in ("x.arrow", "x.arrows"):
+        write_ipc(tmp_path / name, pa.table(columns), rows=400)
         size = estimate_size(tmp_path / name)
         assert size.num_rows is None
         assert 0.8 < size.bytes_in_memory / (3000 * 3 * 8) < 1.25

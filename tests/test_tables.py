@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
+from arrow_files import write_ipc
 from bsgp.data import files
 from bsgp.data.files import MISSING, check_table_path, read_table, write_table
 from bsgp.data.tables import Column, Table, column_from_values, from_array, from_frame, is_frame
@@ -136,6 +137,11 @@ PACKED = gzip.compress(b"a,b\n" + np.random.default_rng(0).bytes(4000).hex().enc
         ("x.parquet", "", "empty"),
         ("x.parquet", "a,b\n1,2\n", "damaged"),
         ("x.pq", b"PAR1" + b"z" * 100 + b"PAR1", "damaged"),
+        ("x.arrow", "", "empty"),
+        ("x.arrow", "a,b\n1,2\n", "Arrow IPC file or stream, got another format"),
+        ("x.feather", b"FEA1" + b"z" * 100 + b"FEA1", "Feather of version 1"),
+        ("x.ipc", b"ARROW1\0\0" + b"z" * 100 + b"ARROW1", "damaged"),
+        ("x.arrows", b"\xff\xff\xff\xff\xff\0\0\0" + b"z" * 100, "damaged"),
         ("x.xlsx", "a", "must end in .*Save the sheet as CSV"),
         ("x", "a", "must end in .csv"),
     ],
@@ -171,7 +177,7 @@ BYTES = st.one_of(
 )
 
 
-@pytest.mark.parametrize("name", ["x.csv", "x.tsv", "x.csv.gz", "x.parquet"])
+@pytest.mark.parametrize("name", ["x.csv", "x.tsv", "x.csv.gz", "x.parquet", "x.arrow"])
 @settings(max_examples=80)
 @given(content=BYTES)
 def test_any_bytes_are_a_table_or_one_line_of_complaint(tmp_path_factory, name, content):
@@ -225,6 +231,24 @@ def test_a_damaged_page_of_parquet(tmp_path):
     assert "damaged" in message(read, tmp_path, bytes(content), "x.parquet")
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_damaged_batches_of_arrow(tmp_path, rng, stream):
+    """Arrow's own files have no checksums: a byte may be another number, but none may lead nowhere."""
+    words = pa.array(["some", "words", None] * 20)
+    table = pa.table({"a": np.arange(60.0), "w": words, "c": words.dictionary_encode()})
+    write_ipc(tmp_path / "x.arrow", table, rows=25, stream=stream)
+    content = (tmp_path / "x.arrow").read_bytes()
+    said = []
+    for at in rng.choice(np.arange(8, len(content), 8), 100, replace=False):
+        damaged = content[:at] + b"\xff" * 8 + content[at + 8 :]
+        try:
+            assert read(tmp_path, damaged, "x.arrow").num_rows == 60
+        except ValueError as error:
+            said.append(str(error))
+    assert 20 < len(said) < 100
+    assert not any("\n" in one for one in said)
+
+
 # -- Arrow's types --------------------------------------------------------------------------------------------
 
 DAY = datetime.date(2020, 12, 31)
@@ -261,6 +285,8 @@ DAY = datetime.date(2020, 12, 31)
 def test_arrow_types(tmp_path, array, kind, values):
     chunks = pa.chunked_array([array.slice(0, 1), array.slice(1)])
     assert_column(from_frame(pa.table({"a": chunks})).columns["a"], kind, values)
+    write_ipc(tmp_path / "x.feather", pa.table({"a": chunks}))
+    assert_column(read_table(tmp_path / "x.feather").columns["a"], kind, values)
 
 
 @pytest.mark.parametrize(
@@ -286,9 +312,12 @@ def test_parquet_has_no_columns_of_its_folder_or_of_the_pandas_index(tmp_path):
     assert list(read_table(folder / "x.parquet").columns) == ["a"]
 
 
-def test_repeated_names_in_parquet(tmp_path):
-    pq.write_table(pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["a", "a"]), tmp_path / "x.parquet")
-    assert "`a` more than once" in message(read_table, tmp_path / "x.parquet")
+def test_repeated_names_in_parquet_and_arrow(tmp_path):
+    table = pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["a", "a"])
+    pq.write_table(table, tmp_path / "x.parquet")
+    write_ipc(tmp_path / "x.arrow", table)
+    for name in ("x.parquet", "x.arrow"):
+        assert "`a` more than once" in message(read_table, tmp_path / name)
 
 
 # -- data frames and arrays -----------------------------------------------------------------------------------
@@ -437,7 +466,8 @@ def test_csv_is_plain(tmp_path):
 
 def test_what_cannot_be_written_leaves_nothing_behind(tmp_path, monkeypatch):
     fine = {"a": np.ones(2)}
-    assert "must end in" in message(write_table, tmp_path / "x.xlsx", fine)
+    for ending in ("xlsx", "arrow"):
+        assert "Choose one of these" in message(write_table, tmp_path / f"x.{ending}", fine)
     assert "folder that exists" in message(write_table, tmp_path / "no" / "x.csv", fine)
     assert "folder that exists" in message(check_table_path, tmp_path / "no" / "x.csv")
     assert "got a folder" in message(write_table, _folder(tmp_path / "y.csv"), fine)

@@ -3,6 +3,7 @@
 import json
 import logging
 import math
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -19,7 +20,10 @@ MAX_BYTES_IN_MEMORY = 500_000_000
 
 
 def fit(
-    train: Annotated[Path, Parameter(help="Table to learn from: .csv, .csv.gz, .tsv, .parquet, or a folder of these.")],
+    train: Annotated[
+        Path,
+        Parameter(help="Table to learn from: .csv, .csv.gz, .tsv, .parquet, .arrow, or a folder of Parquet or Arrow."),
+    ],
     *,
     target: Annotated[str, Parameter(help="Column to predict, or several numeric ones with commas.")],
     out: Annotated[Path, Parameter(help="Folder for the model; an older model there is replaced.")],
@@ -47,9 +51,7 @@ def fit(
     coordinator: Annotated[
         str | None, Parameter(help="With several processes: HOST:PORT at which the first listens, and it alone.")
     ] = None,
-    num_processes: Annotated[
-        int | None, Parameter(help="That work as one; start each with its number.")
-    ] = None,
+    num_processes: Annotated[int | None, Parameter(help="That work as one; start each with its number.")] = None,
     process_id: Annotated[int | None, Parameter(help="The number of this process, from 0; 0 writes the model.")] = None,
     seed: int = 0,
     quiet: Quiet = False,
@@ -140,7 +142,8 @@ def _join(mesh: str | None, coordinator: str | None, num_processes: int | None, 
     if (coordinator, num_processes, process_id) == (None, None, None):
         import jax
 
-        jax.config.update("jax_num_cpu_devices", num_devices)
+        with suppress(RuntimeError):  # JAX runs already, with the devices that it has
+            jax.config.update("jax_num_cpu_devices", num_devices)
         return True
     if mesh is None or num_processes is None or process_id is None:
         raise ValueError(

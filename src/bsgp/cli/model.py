@@ -14,7 +14,7 @@ from bsgp.cli.common import Json, Quiet, Verbose, output, say_as_told
 
 Model = Annotated[Path, Parameter(help="Folder that `bsgp fit` wrote.")]
 NewTable = Annotated[
-    Path, Parameter(help="Table with the columns that the model was fitted on: CSV, Parquet or a folder of Parquet.")
+    Path, Parameter(help="Table with the model's columns: CSV, Parquet or Arrow, or a folder of the latter two.")
 ]
 MAX_REPORT_ROWS = 200_000
 _CHUNK_CELLS = 5_000_000  # of encoded inputs, 40 MB: categories make many columns of one
@@ -98,11 +98,11 @@ def report(
     """
     say_as_told(quiet, verbose)
     estimator = _load(model)
-    held_out = None if test is None else _test_table(estimator, test)
+    held_out, sample_of = (None, None) if test is None else _test_table(estimator, test)
 
     from bsgp.report import write_report
 
-    path = write_report(estimator, out or model / "report.html", held_out)
+    path = write_report(estimator, out or model / "report.html", held_out, sample_of=sample_of)
     output(quiet).print(f"Wrote {path}.", markup=False)
 
 
@@ -115,17 +115,19 @@ def _load(folder: Path):
 
 
 def _test_table(estimator, path: Path):
-    """Inputs and targets of a table, the targets as the model wants them; of very many rows some at random."""
+    """Inputs and targets of a table, as the model wants them; of very many rows a random sample, and then of what."""
     import numpy as np
 
     from bsgp.data.files import read_table
 
     table = read_table(path)
     table = table.without([name for name in estimator.about_.get("ignored", []) if name in table.columns])
+    sample_of = None
     if table.num_rows > MAX_REPORT_ROWS:
-        logger.warning(f"The report is of {MAX_REPORT_ROWS:,} random rows of the {table.num_rows:,} in {path.name}.")
+        sample_of = f"the {table.num_rows:,} rows in {path.name}"
+        logger.warning(f"The report is of a random sample: {MAX_REPORT_ROWS:,} of {sample_of}.")
         table = table.take(np.sort(np.random.default_rng(0).permutation(table.num_rows)[:MAX_REPORT_ROWS]))
-    return _inputs_and_targets(estimator, table)
+    return _inputs_and_targets(estimator, table), sample_of
 
 
 def _inputs_and_targets(estimator, table):

@@ -1,4 +1,4 @@
-"""Read and write tables as CSV, TSV and Parquet. Whatever is wrong with a file is said in one line, with its name."""
+"""Tables in CSV, TSV, Parquet and Arrow IPC files. Whatever is wrong with a file is said in one line, with its name."""
 
 import codecs
 import csv
@@ -6,13 +6,14 @@ import gzip
 import io
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import Any, cast
 
 import numpy as np
 
+from bsgp.data.columnar import IPC, PARQUET, empty_file, open_columnar
 from bsgp.data.tables import (
     Column,
     Table,
@@ -27,7 +28,8 @@ from bsgp.data.tables import (
 from bsgp.disk import replacing
 
 SEPARATORS = {".csv": ",", ".csv.gz": ",", ".tsv": "\t", ".tsv.gz": "\t"}
-PARQUET = (".parquet", ".pq")
+WRITABLE = (*SEPARATORS, *PARQUET)
+READABLE = (*WRITABLE, *IPC)
 MISSING = ("", "NA", "NaN", "nan", "null", "NULL", "None", "N/A", "?")
 """The words that stand for no value in CSV and TSV files."""
 _TRUTH = {"true": 1.0, "false": 0.0}
@@ -36,13 +38,16 @@ _RAGGED = re.compile(r"Row #(\d+): Expected (\d+) columns, got (\d+): (.*)", re.
 
 
 def read_table(path: str | os.PathLike) -> Table:
-    """The table in a `.csv`, `.csv.gz`, `.tsv`, `.parquet` or `.pq` file. Blank lines are skipped."""
+    """The table in a file of CSV, TSV (both also gzipped), Parquet or Arrow IPC, by its ending."""
     path = Path(path).expanduser()
     ending = ending_of(path)
     with explaining(path):
         if path.is_dir():
             raise ValueError(f"`{path}` must be a file, got a folder. Name a file in it.")
-        return _read_parquet(path) if ending in PARQUET else _read_text(path, SEPARATORS[ending])
+        if ending in SEPARATORS:
+            return _read_text(path, SEPARATORS[ending])
+        with open_columnar(path) as file:
+            return table_from_arrow(file.read(), f"`{path}`")
 
 
 @contextmanager
@@ -63,30 +68,16 @@ def explaining(path: Path) -> Iterator[None]:
 
 
 def ending_of(path: Path) -> str:
-    known = (*SEPARATORS, *PARQUET)
+    """One of a table that can be read."""
+    is_sheet = path.suffix.lower() in (".xls", ".xlsx", ".ods")
+    return _ending(path, READABLE, "Save the sheet as CSV." if is_sheet else "Convert it first.")
+
+
+def _ending(path: Path, known: Sequence[str], advice: str) -> str:
     ending = next((one for one in known if path.name.lower().endswith(one)), None)
     if ending is None:
-        advice = "Save the sheet as CSV." if path.suffix.lower() in (".xls", ".xlsx", ".ods") else "Convert it first."
         raise ValueError(f"`{path}` must end in {', '.join(known)}, got `{path.suffix or path.name}`. {advice}")
     return ending
-
-
-def _read_parquet(path: Path) -> Table:
-    import pyarrow.parquet as pq
-
-    with path.open("rb") as file:
-        check_not_empty(path, file)
-        table = pq.ParquetFile(file).read()  # not `pq.read_table`, which makes columns of folders such as `year=2020`
-    return table_from_arrow(table, f"`{path}`")
-
-
-def check_not_empty(path: Path, file: IO[bytes]) -> None:
-    if file.seek(0, os.SEEK_END) == 0:
-        raise _empty(path)
-
-
-def _empty(path: Path) -> ValueError:
-    return ValueError(f"`{path}` must hold a table, got an empty file. Write it again.")
 
 
 def _not_utf8(path: Path, where: str = "", encoding: str = "latin1") -> ValueError:
@@ -145,7 +136,7 @@ def header_of(path: Path, separator: str) -> list[str]:
         except csv.Error:  # the reader below is the judge of it
             has_rows = True
     if header is None:
-        raise _empty(path)
+        raise empty_file(path)
     if len(header) == 1 and any(other in header[0] for other in ",;\t|"):
         raise ValueError(
             f"`{path}` must have its columns separated by {separator!r}, got the header `{shown(header[0])}`. "
@@ -276,7 +267,7 @@ def _compute() -> Any:
 def check_table_path(path: str | os.PathLike) -> Path:
     """The path, once it is sure that a table can be written there: worth asking before a long computation."""
     path = Path(path).expanduser()
-    ending_of(path)
+    _ending(path, WRITABLE, "Choose one of these.")
     if os.path.isdir(path):  # unlike `Path.is_dir`, it does not raise where the folder is closed to us
         raise ValueError(f"`{path}` must be a file, got a folder. Name a file in it.")
     if not os.path.isdir(path.parent):

@@ -1,4 +1,4 @@
-"""Tables larger than memory, some rows at a time: text, Parquet, folders of Parquet files, and Arrow streams."""
+"""Tables larger than memory, some rows at a time: text, Parquet and Arrow IPC, folders of these two, Arrow streams."""
 
 import os
 import zlib
@@ -9,13 +9,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bsgp.checks import check_count
+from bsgp.data.columnar import IPC, PARQUET, open_columnar
 from bsgp.data.files import (
-    PARQUET,
     SEPARATORS,
     WatchedText,
     cell_options,
     check_last_cell,
-    check_not_empty,
     ending_of,
     explained,
     explaining,
@@ -35,7 +34,7 @@ class TableSize(NamedTuple):
     num_rows: int | None
     """None where only reading all of it would tell."""
     bytes_in_memory: int
-    """With 8 bytes per cell; of a text file it is an estimate."""
+    """With 8 bytes per cell; an estimate where the number of rows is not known."""
 
 
 def read_chunks(
@@ -45,7 +44,7 @@ def read_chunks(
     kinds: Mapping[str, str] | None = None,
     rows: int = CHUNK_ROWS,
 ) -> Iterator[Table]:
-    """The rows of a file, of a folder of Parquet files, or of anything with an Arrow stream, in order.
+    """The rows of a file, of a folder of Parquet or Arrow files, or of anything with an Arrow stream, in order.
 
     A column's kind is that of the chunk. `kinds` says what is known of the whole column: one that is `text` keeps its
     words even where they look like numbers, and a chunk without any value takes the kind named.
@@ -55,36 +54,42 @@ def read_chunks(
     if not isinstance(source, str | os.PathLike):
         return _arrow_chunks(source, columns, kinds, rows)
     path = Path(source).expanduser()
-    if path.is_dir() or ending_of(path) in PARQUET:
-        return _parquet_chunks(path, columns, kinds, rows)
+    if path.is_dir() or ending_of(path) not in SEPARATORS:
+        return _columnar_chunks(path, columns, kinds, rows)
     return _text_chunks(path, columns, kinds, rows)
 
 
 def table_columns(path: str | os.PathLike) -> list[str]:
     """The names of a table's columns, without reading its rows."""
-    import pyarrow.parquet as pq
-
     path = Path(path).expanduser()
     first = source_files(path)[0]
+    ending = ending_of(first)
     with explaining(first):
-        if ending_of(first) not in PARQUET:
-            return header_of(first, SEPARATORS[ending_of(first)])
-        with first.open("rb") as file:
-            check_not_empty(first, file)
-            return _names(pq.ParquetFile(file).schema_arrow, f"`{first}`")
+        if ending in SEPARATORS:
+            return header_of(first, SEPARATORS[ending])
+        with open_columnar(first) as file:
+            return _names(file.schema, f"`{first}`")
 
 
 def source_files(path: Path) -> list[Path]:
-    """The file itself, or the Parquet files of a folder by name; hidden ones and `_metadata` are no part of it."""
+    """The file itself, or those of a folder by name; hidden ones and `_metadata` are no part of it."""
     with explaining(path):
         if not path.is_dir():
             ending_of(path)
             path.stat()  # says so where it is not there
             return [path]
-        found = [one for one in path.iterdir() if one.name.lower().endswith(PARQUET)]
+        found = [one for one in path.iterdir() if one.name.lower().endswith((*PARQUET, *IPC))]
     files = sorted((one for one in found if not one.name.startswith((".", "_"))), key=lambda one: one.name)
     if not files:
-        raise ValueError(f"`{path}` must hold Parquet files, got a folder without any. Name a file or another folder.")
+        raise ValueError(
+            f"`{path}` must hold Parquet or Arrow files, got a folder without any. Name a file or another folder."
+        )
+    other = [one for one in files if (ending_of(one) in PARQUET) != (ending_of(files[0]) in PARQUET)]
+    if other:  # of a table that was written in both, every row would count twice
+        raise ValueError(
+            f"`{path}` must hold Parquet files or Arrow files, got both: `{files[0].name}` and `{other[0].name}`. "
+            "Move one sort elsewhere."
+        )
     return files
 
 
@@ -165,10 +170,10 @@ def _cell_batches(path: Path, separator: str, names: list[str]) -> Iterator[Any]
         check_last_cell(path, last, raw.end)
 
 
-# -- Parquet and Arrow --------------------------------------------------------------------------------------------
+# -- columnar files and Arrow -------------------------------------------------------------------------------------
 
 
-def _parquet_chunks(path: Path, columns: Sequence[str] | None, kinds: dict[str, str], rows: int) -> Iterator[Table]:
+def _columnar_chunks(path: Path, columns: Sequence[str] | None, kinds: dict[str, str], rows: int) -> Iterator[Table]:
     files = source_files(path)
     types: dict[str, str] = {}
     num_rows = 0
@@ -184,20 +189,15 @@ def _file_chunks(
     path: Path, columns: Sequence[str] | None, rows: int, types: dict[str, str], first: Path
 ) -> Iterator[Any]:
     """Arrow tables of one file of several. `types` is what the files before it had, and is brought up to date."""
-    import pyarrow.parquet as pq
-
-    with explaining(path), path.open("rb") as file:
-        check_not_empty(path, file)
-        # columns are read as they are needed: a row group may be large
-        parquet = pq.ParquetFile(file, pre_buffer=False, buffer_size=1 << 20)
-        names = _names(parquet.schema_arrow, f"`{path}`")
+    with explaining(path), open_columnar(path) as file:
+        names = _names(file.schema, f"`{path}`")
         # a column that later files do not have is their difference from the first
         names = (
             [name for name in names if name in (columns or names)] if types else _chosen(names, columns, f"`{path}`")
         )
-        _check_types(path, {name: _type_of(parquet.schema_arrow.field(name).type) for name in names}, types, first)
+        _check_types(path, {name: _type_of(file.schema.field(name).type) for name in names}, types, first)
         size = _rows_of_chunk(rows, len(names))
-        yield from _regrouped(parquet.iter_batches(size, columns=list(types), use_threads=False), size)
+        yield from _regrouped(file.batches(list(types), size), size)
 
 
 def _names(schema: Any, source: str) -> list[str]:
@@ -270,12 +270,12 @@ def _table(chunk: Any, source: str, kinds: dict[str, str]) -> Table:
 
 
 def estimate_size(path: str | os.PathLike) -> TableSize:
-    """The size of a table in memory, from the metadata of Parquet or the first megabyte of text."""
+    """The size of a table in memory, from the metadata of columnar files or the first megabyte of text."""
     path = Path(path).expanduser()
     files = source_files(path)
-    if ending_of(files[0]) in PARQUET:
-        sizes = [_parquet_shape(file) for file in files]
-        return TableSize(sum(rows for rows, _ in sizes), sum(8 * rows * columns for rows, columns in sizes))
+    if ending_of(files[0]) not in SEPARATORS:
+        counts, cells = zip(*map(_counted, files), strict=True)
+        return TableSize(None if None in counts else sum(counts), 8 * sum(cells))
     with explaining(path):
         num_columns = len(header_of(path, SEPARATORS[ending_of(path)]))
         text, num_bytes = _first_megabyte(path)
@@ -283,13 +283,11 @@ def estimate_size(path: str | os.PathLike) -> TableSize:
     return TableSize(None, int(8 * num_columns * num_lines * max(num_bytes / max(len(text), 1), 1.0)))
 
 
-def _parquet_shape(path: Path) -> tuple[int, int]:
-    import pyarrow.parquet as pq
-
-    with explaining(path), path.open("rb") as file:
-        check_not_empty(path, file)
-        metadata = pq.ParquetFile(file).metadata
-        return metadata.num_rows, metadata.num_columns
+def _counted(path: Path) -> tuple[int | None, int]:
+    """Rows of a columnar file, where that is sure, and its cells."""
+    with explaining(path), open_columnar(path) as file:
+        num_rows, is_sure = file.count_rows()
+        return num_rows if is_sure else None, num_rows * len(file.schema)
 
 
 def _first_megabyte(path: Path) -> tuple[bytes, float]:

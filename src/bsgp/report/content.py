@@ -61,6 +61,8 @@ class Content:
     notes: tuple[str, ...]
     verdict: Verdict
     quality: Quality | None
+    sample: str
+    """Of what the scores are, where the test rows are a sample."""
     relevance: Relevance | None
     effects: tuple[Effect, ...]
     has_several_targets: bool
@@ -74,7 +76,9 @@ class Content:
     columns: tuple[ColumnRow, ...]
 
 
-def gather(model: BSGPRegressor | BSGPClassifier, held_out: tuple[Table, np.ndarray] | None) -> Content:
+def gather(
+    model: BSGPRegressor | BSGPClassifier, held_out: tuple[Table, np.ndarray] | None, sample_of: str | None = None
+) -> Content:
     """Everything about a fitted model, and about its predictions for `held_out` if there are rows with known y."""
     quality = None if held_out is None else measure(model, *held_out)
     relevant = relevance(model)
@@ -86,6 +90,7 @@ def gather(model: BSGPRegressor | BSGPClassifier, held_out: tuple[Table, np.ndar
         notes=_notes(model, quality),
         verdict=_verdict(model, quality),
         quality=quality,
+        sample=_sample(quality, sample_of),
         relevance=relevant,
         effects=partial_effects(model, columns),
         has_several_targets=len(model.target_names_) > 1,
@@ -98,6 +103,12 @@ def gather(model: BSGPRegressor | BSGPClassifier, held_out: tuple[Table, np.ndar
         columns=tuple(_column(feature) for feature in model.schema_.features)
         + tuple(ColumnRow(clean(name), "left out", clean(why), "") for name, why in model.schema_.dropped.items()),
     )
+
+
+def _sample(quality: Quality | None, sample_of: str | None) -> str:
+    if quality is None or sample_of is None:
+        return ""
+    return f"The scores are of a random sample: {quality.num_rows:,} of {clean(sample_of, NOTE_LIMIT)}."
 
 
 def _task(model: BSGPRegressor | BSGPClassifier) -> str:
