@@ -95,7 +95,8 @@ def one(task: dict) -> None:
     """What `measured` starts: one process of a case, pinned to a core of its own if it is one of several."""
     processes, index = task["processes"], task["index"]
     cores = sorted(os.sched_getaffinity(0))
-    if processes > 1 or task["mesh"] is None:  # else its devices share all cores
+    # devices of one process share all cores, and an exchange is tried with a core left for Gloo's own thread
+    if not task.get("exchange") and (processes > 1 or task["mesh"] is None):
         os.sched_setaffinity(0, {cores[index % len(cores)]})
     import jax
 
@@ -129,6 +130,11 @@ def measured(**task):
     return json.loads(said[0].strip().splitlines()[-1])
 
 
+def _best_exchange(processes: int) -> dict[str, float]:
+    rounds = [measured(mesh=f"1x{processes}", processes=processes, exchange=True) for _ in range(3)]
+    return {count: round(min(one[count] for one in rounds), 3) for count in rounds[0]}
+
+
 def main() -> None:
     best: dict[tuple, float] = {}
     for _ in range(ROUNDS):
@@ -145,7 +151,7 @@ def main() -> None:
             "ms per update": round(1e3 * seconds, 3), "throughput": round(chains * alone / seconds, 2),
         })  # fmt: skip
         print(rows[-1], flush=True)
-    exchange = {str(count): measured(mesh=f"1x{count}", processes=count, exchange=True) for count in (2, 4)}
+    exchange = {str(count): _best_exchange(count) for count in (2, 4)}
     print(exchange)
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True)
     found = {"commit": commit.stdout.strip(), "cores": len(os.sched_getaffinity(0)), "updates": rows}
