@@ -49,7 +49,8 @@ class OnDisk(AbstractStreamedSource):
     def chunks(self, num_rows=100_000):
         return as_source(*self._rows).chunks(num_rows)
 
-    def stream(self, batch_size, seed):
+    def stream(self, batch_size, seed, share=(0, 1)):
+        assert share == (0, 1)  # one device
         return Stream(*self._rows, batch_size, seed)
 
 
