@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from bsgp.model import DeepGP, Layer, init_deep_gp
     from bsgp.plan import Plan
     from bsgp.posterior import Posterior
+    from bsgp.processes import join_processes
     from bsgp.progress import progress_bar
     from bsgp.recipes import Recipe, fit
     from bsgp.target import Batch, Target, default_priors
