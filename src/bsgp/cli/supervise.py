@@ -15,8 +15,10 @@ from bsgp.processes import LOST_PEER
 
 LOST = 3  # exit code, of the process itself and of its parent
 _CHILD = "BSGP_SUPERVISED"
-_NOISE = re.compile(r"\[Gloo\]|[EFIW]\d{4} \d\d:|\*\*\* Check failure|    @ ")
-"""What Gloo says on joining, and what C++ logs."""
+_LOGGED = re.compile(r"[EFIW]\d{4} \d\d:")
+"""How an entry begins that C++ logs; it may go on for several lines."""
+_GREETING = "[Gloo] "
+"""One line, on joining."""
 
 
 def is_supervised() -> bool:
@@ -45,18 +47,18 @@ def supervise(arguments: list[str]) -> int:
     code = child.wait()
     for passer in passers:
         passer.join()
-    if code == -signal.SIGABRT:  # how JAX's runtime ends a process
+    if code in (-signal.SIGABRT, LOST):  # by JAX's runtime, or by the command itself: whichever was first
         print(f"bsgp: {LOST_PEER}", file=sys.stderr)
         return LOST
     return code if code >= 0 else 128 - code
 
 
 def _pass_on(source, sink) -> None:
-    """Line by line, up to the last words of the runtime."""
-    is_last = False
+    """Line by line, but for what C++ logs, which may go on for several, and for the line that the parent says."""
+    is_noise = False
     for line in source:
-        is_last = is_last or re.match(r"F\d{4} ", line) is not None
-        if not is_last and not _NOISE.match(line):
+        is_noise = _LOGGED.match(line) is not None or (is_noise and not line.startswith(("bsgp: ", "Traceback")))
+        if not is_noise and not line.startswith(_GREETING) and LOST_PEER not in line:
             sink.write(line)
             sink.flush()
 
