@@ -81,9 +81,13 @@ class Layout:
 
     def chains_here(self, num_chains: int) -> list[int]:
         """The chains that this process works on. Where some are left out others fill their places, for nothing."""
-        each = -(-num_chains // self._slots)
+        each = self._num_places(num_chains) // self._slots
         first, count = self._local_slots
         return [min(place, num_chains - 1) for place in range(first * each, (first + count) * each)]
+
+    def _num_places(self, num_chains: int) -> int:
+        """Chains and those that fill up the last places."""
+        return -(-num_chains // self._slots) * self._slots
 
     def check_batch(self, batch_size: int) -> None:
         if batch_size % self.num_shares:
@@ -110,14 +114,14 @@ class Layout:
 
     def put_chains(self, tree: PyTree, num_chains: int, spec: P = OF_CHAINS) -> PyTree:
         """Arrays `[C ...]`; the last chain again where the mesh has more places."""
-        places = -(-num_chains // self._slots) * self._slots
+        places = self._num_places(num_chains)
         padded = np.minimum(np.arange(places), num_chains - 1)
         return self.put(jax.tree.map(lambda leaf: leaf if places == num_chains else leaf[padded], tree), spec)
 
     def put_rows_here(self, rows: np.ndarray, num_chains: int) -> Array:
         """Rows `[C T B ...]` of this process's chains and shares alone, as part of those of all."""
         shape = (
-            -(-num_chains // self._slots) * self._slots,
+            self._num_places(num_chains),
             rows.shape[1],
             rows.shape[2] // len(self.shares) * self.num_shares,
             *rows.shape[3:],

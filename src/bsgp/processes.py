@@ -2,7 +2,9 @@
 
 import ipaddress
 import logging
+import os
 import socket
+import threading
 from functools import partial
 
 from bsgp.checks import check_count
@@ -93,3 +95,14 @@ def _listen_only_at(address: str) -> None:
     make = getattr(_jax, "make_gloo_tcp_collectives", None)
     if make is not None:
         _jax.make_gloo_tcp_collectives = partial(make, hostname=address)
+
+
+def end_with_the_parent(exit_code: int) -> None:
+    """A child whose parent was killed would go on for nobody. Its standard input is a pipe that the parent holds."""
+
+    def wait() -> None:
+        while os.read(0, 1):  # not `sys.stdin`: its lock, held by a thread, would break the interpreter's exit
+            pass
+        os._exit(exit_code)
+
+    threading.Thread(target=wait, daemon=True).start()

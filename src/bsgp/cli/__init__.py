@@ -15,7 +15,8 @@ from bsgp.cli.demo import demo
 from bsgp.cli.fit import fit
 from bsgp.cli.methods import methods
 from bsgp.cli.model import evaluate, predict, report
-from bsgp.cli.supervise import LOST, end_with_the_parent, is_supervised, supervise
+from bsgp.cli.supervise import LOST, is_supervised, supervise
+from bsgp.processes import end_with_the_parent
 
 app = App(
     name="bsgp",
@@ -41,7 +42,7 @@ def main(arguments: list[str] | None = None) -> None:
     if any(one.split("=")[0] == "--num-processes" for one in given):
         if not is_supervised():
             sys.exit(supervise(given))
-        end_with_the_parent()
+        end_with_the_parent(LOST)
     try:
         app(given, exit_on_error=False, print_error=False, result_action="return_value")
     except (CycloptsError, ValueError, OSError) as error:

@@ -61,14 +61,3 @@ def _pass_on(source, sink) -> None:
         if not is_noise and not line.startswith(_GREETING) and LOST_PEER not in line:
             sink.write(line)
             sink.flush()
-
-
-def end_with_the_parent() -> None:
-    """A child whose parent was killed would go on unwatched."""
-
-    def wait():
-        while os.read(0, 1):
-            pass
-        os._exit(LOST)
-
-    threading.Thread(target=wait, daemon=True).start()

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 from pathlib import Path
 
 try:
@@ -16,6 +15,7 @@ except ImportError:  # no cores are claimed there
     fcntl = None
 
 from bsgp.disk import replacing
+from bsgp.processes import end_with_the_parent
 
 ABANDONED = 3  # exit code of a worker whose campaign is gone
 
@@ -23,7 +23,7 @@ ABANDONED = 3  # exit code of a worker whose campaign is gone
 def main(task: str, out: str, kept: str) -> None:
     settings = json.loads(task)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends Ctrl-C to us, too: a run cut short is no result
-    threading.Thread(target=_end_with_the_parent, daemon=True).start()
+    end_with_the_parent(ABANDONED)
     claim_core()  # before JAX counts cores: XLA's threads cost more than they give
 
     from bsgp import __version__
@@ -40,13 +40,6 @@ def main(task: str, out: str, kept: str) -> None:
     with contextlib.suppress(OSError), replacing(Path(kept)) as file:  # no such folder on this host: OUT is enough
         file.write(text.encode())
     Path(out).write_text(text)
-
-
-def _end_with_the_parent() -> None:
-    """A worker whose campaign was killed would go on for minutes, for nobody."""
-    while os.read(0, 1):  # not `sys.stdin`: its lock, held by a thread, would break the interpreter's exit
-        pass
-    os._exit(ABANDONED)
 
 
 def claim_core() -> int | None:
