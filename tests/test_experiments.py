@@ -16,7 +16,7 @@ from bsgp.cli import main
 from bsgp.cli.common import numbers
 from bsgp.experiments.paper import authors_mnll, paper_file
 from bsgp.experiments.runner import read_records, run_all
-from bsgp.experiments.table import compare, summary, to_markdown
+from bsgp.experiments.table import compare, summary, to_markdown, within
 from bsgp.experiments.uci import UCIRun
 from bsgp.experiments.worker import ABANDONED
 from bsgp.likelihoods import Bernoulli, gaussian
@@ -43,10 +43,11 @@ def test_every_recipe_fits_and_predicts(name, depth, rng):
     assert run.evaluations > 0
 
 
-def test_the_default_recipe_stays_within_a_tenth_of_the_authors_cost():
+@pytest.mark.parametrize(("depth", "budget"), [(1, 21_000), (2, 42_000), (5, 42_000)])
+def test_the_default_recipe_stays_within_a_tenth_of_the_authors_cost_and_deep_within_a_fifth(depth, budget):
     for num_rows in (50, 1_000, 1_001, 10**7):
-        recipe = default_recipe(num_rows, 8, 1, 1)
-        assert recipe.plan.evaluations <= 21_000
+        recipe = default_recipe(num_rows, 8, 1, depth)
+        assert recipe.plan.evaluations <= budget
         assert recipe.num_inducing <= num_rows
 
 
@@ -161,11 +162,12 @@ def test_a_killed_campaign_goes_on_where_it_stopped(tmp_path, folder, monkeypatc
 # -- table -------------------------------------------------------------------------------------------------------
 
 
-def record(dataset, fold, mnll, depth=1):
-    run = UCIRun(dataset, fold, depth)
+def record(dataset, fold, mnll, depth=1, **settings):
+    run = UCIRun(dataset, fold, depth, **settings)
     return {
-        "key": run.key, "dataset": dataset, "fold": fold, "depth": depth, "method": "bsgp", "recipe": "default",
-        "test_mnll": mnll, "test_nrmse": 0.1, "coverage90": 0.9, "evaluations": 100, "cpu_seconds": 1.0,
+        "key": run.key, "dataset": dataset, "fold": fold, "depth": depth, "method": "bsgp", "recipe": run.recipe,
+        "test_mnll": mnll, "test_nrmse": 0.1, "coverage90": 0.9, "evaluations": round(100 * run.scale),
+        "cpu_seconds": 1.0,
     }  # fmt: skip
 
 
@@ -192,6 +194,17 @@ def test_verdicts_and_summary():
     assert "1 of 3 sets" in line
     assert "naval" in line
     assert "| bsgp | 1 | default | naval | 2 |" in to_markdown(rows)
+
+
+def test_a_budget_chooses_by_folds_and_length_and_not_by_figures():
+    records = [record("yacht", 0, 1.0), record("yacht", 0, 3.0, scale=2.0), record("yacht", 0, 0.0, scale=4.0)]
+    records += [record("yacht", 0, -9.0, recipe="paper"), record("yacht", 0, -9.0, num_inducing=7)]
+    records += [record("boston", fold, 5.0, scale=0.5) for fold in (0, 1)] + [record("boston", 0, 1.0)]
+    rows = {row.dataset: row for row in within(compare(records, {}), 200)}
+    assert (rows["yacht"].mean, rows["yacht"].evaluations) == (3.0, 200)  # the longest that fits, though it is worse
+    assert (rows["boston"].mean, rows["boston"].num_folds) == (5.0, 2)
+    assert {row.recipe for row in rows.values()} == {"default, up to 200"}
+    assert within(compare(records, {}), 49) == []
 
 
 def test_the_authors_figures_are_read_from_beside_the_data(folder):
@@ -242,3 +255,15 @@ def test_the_table_command_writes_markdown(tmp_path, capsys):
     main(["bench", "table", str(tmp_path), "--markdown", str(tmp_path / "t.md"), "--data-dir", str(tmp_path)])
     assert "yacht" in capsys.readouterr().out
     assert "yacht" in (tmp_path / "t.md").read_text()
+
+
+def test_the_table_command_keeps_to_a_budget(tmp_path, capsys):
+    records = record("yacht", 0, -0.3), record("yacht", 0, -0.5, scale=3.0)
+    (tmp_path / "runs.jsonl").write_text("".join(json.dumps(one) + "\n" for one in records))
+    main(["bench", "table", str(tmp_path), "--budget", "100", "--data-dir", str(tmp_path)])
+    said = capsys.readouterr().out
+    assert "-0.300" in said
+    assert "-0.500" not in said
+    with pytest.raises(SystemExit):
+        main(["bench", "table", str(tmp_path), "--budget", "99", "--data-dir", str(tmp_path)])
+    assert "--budget" in capsys.readouterr().err

@@ -64,8 +64,8 @@ def default_recipe(num_rows: int, num_inputs: int, num_targets: int, depth: int)
     """One for all data sets and depths; docs/recipe.md says how it was found.
 
     Up to 1,000 rows all anchor u, which a single layer then integrates out, and chains are short. More rows make the
-    posterior narrower and farther from the start, the warm start longer, and more inducing points worth their while.
-    Between 1,000 and 5,000 rows lies the middle of the two.
+    posterior narrower and farther from the start, the warm start longer, and more inducing points worth their while;
+    hidden layers then take twice as long to find their shape. Between 1,000 and 5,000 rows lies the middle of the two.
     """
     del num_inputs, num_targets
     if num_rows <= 1_000:
@@ -74,9 +74,11 @@ def default_recipe(num_rows: int, num_inputs: int, num_targets: int, depth: int)
     if num_rows <= 5_000:
         plan = Plan(warm_start=5_000, burn_in=3_200, thinning=20, batch_size=1_000)
         return Recipe("default", num_inducing=100, plan=plan, num_anchor=500, start_noise=0.01)
+    if depth > 1:
+        plan = Plan(warm_start=16_000, burn_in=7_680, thinning=64, batch_size=1_000)
+        return Recipe("default", num_inducing=100, plan=plan, num_anchor=500, start_noise=0.01)
     plan = Plan(warm_start=8_000, burn_in=3_840, thinning=32, batch_size=1_000)
-    num_inducing = 128 if depth == 1 else 100
-    return Recipe("default", num_inducing=num_inducing, plan=plan, num_anchor=500, start_noise=0.01)
+    return Recipe("default", num_inducing=128, plan=plan, num_anchor=500, start_noise=0.01)
 
 
 def paper_recipe(num_rows: int, num_inputs: int, num_targets: int, depth: int) -> Recipe:

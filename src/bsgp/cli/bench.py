@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
 
-from bsgp.checks import check_option
+from bsgp.checks import check_count, check_option
 from bsgp.cli.common import DataDir, names, numbers, output, say_as_told
 
 if TYPE_CHECKING:
@@ -163,6 +163,9 @@ def bench_table(
     runs: Runs,
     *,
     methods: Annotated[str | None, Parameter(help="Names with commas; all by default.")] = None,
+    budget: Annotated[
+        int | None, Parameter(help="A row per cell: the default recipe, as long as it fits into so many evaluations.")
+    ] = None,
     markdown: Annotated[Path | None, Parameter(help="Write the table as Markdown to this file, too.")] = None,
     paper_dir: PaperDir = None,
     data_dir: DataDir = None,
@@ -173,7 +176,7 @@ def bench_table(
     """
     from bsgp.experiments.paper import authors_mnll, paper_file
     from bsgp.experiments.runner import read_records
-    from bsgp.experiments.table import compare, summary, to_markdown, to_terminal
+    from bsgp.experiments.table import compare, summary, to_markdown, to_terminal, within
 
     chosen = _names("--methods", methods)
     records = [one for one in read_records(runs) if chosen is None or one.get("method") in chosen]
@@ -181,6 +184,10 @@ def bench_table(
         raise ValueError(f"`{runs}` must hold finished runs, got none. Start some with `bsgp bench run`.")
     path = paper_file(paper_dir, data_dir)
     rows = compare(records, {} if path is None else authors_mnll(path))
+    if budget is not None:
+        rows = within(rows, check_count("--budget", budget))
+        if not rows:
+            raise ValueError(f"`--budget` must leave some runs, got {budget:,}. Raise it.")
     console = output()
     console.print(to_terminal(rows))
     for line in summary(rows):

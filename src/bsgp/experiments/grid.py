@@ -1,6 +1,6 @@
 """Experiments that are a grid: data sets x places along x x series, a `uci` run for every fold of every cell."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from bsgp.experiments.experiment import Choice, Drawing, Sheet
@@ -74,7 +74,6 @@ class Grid:
     places: tuple[Place, ...]
     x_name: str
     datasets: tuple[str, ...] = BY_SIZE
-    adjust: Callable[[UCIRun], UCIRun] = lambda run: run
 
     def plan(self, choice: Choice) -> list[UCIRun]:
         runs = [
@@ -101,7 +100,7 @@ class Grid:
 
     def _run(self, dataset: str, fold: int, series: Series, place: Place, choice: Choice) -> UCIRun:
         run = UCIRun(dataset, fold, seed=choice.seed, **{**place.run, **series.run})
-        run = self.adjust(_with_own_size(run))
+        run = _with_own_size(run)
         if choice.quick:
             run = replace(run, scale=QUICK_SCALE, num_inducing=min(run.num_inducing or OWN_SIZE, QUICK_INDUCING))
         return run

@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 
-from bsgp.experiments.deep import doubled_where_deep
 from bsgp.experiments.experiment import Drawing, Sheet
 from bsgp.experiments.grid import Grid, Series, depths
 from bsgp.experiments.points import Point, styled
@@ -21,7 +20,6 @@ GRID = Grid(
     series=tuple(Series(name, {"objective": name}, {"method": "bsgp", "objective": name}) for name in ("fitc", "vfe")),
     places=depths(1, 2, 3, 4, 5),
     x_name="layers",
-    adjust=doubled_where_deep,
 )
 
 

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-from bsgp.experiments.deep import doubled_where_deep
 from bsgp.experiments.grid import Grid, Place, method_series
 
 ABOUT = "Structured inducing points: kiss-gp (at most four inputs, so powerplant only) and dkl beside bsgp."
@@ -22,7 +21,6 @@ GRID = Grid(
     ),
     x_name="method",
     datasets=("powerplant", "kin8nm", "protein"),
-    adjust=doubled_where_deep,
 )
 
 

@@ -36,7 +36,7 @@ Line = tuple[str, int | None]
 
 def plan(choice: Choice) -> list[UCIRun]:
     """Short runs first: every curve is there early, and grows to the right."""
-    scales = QUICK_SCALES if choice.quick else (*SCALES, 2.0)
+    scales = QUICK_SCALES if choice.quick else SCALES
     return [
         UCIRun(dataset, fold, _depth(method, dataset), method, seed=choice.seed, num_inducing=size, scale=scale)
         for scale in scales
@@ -61,9 +61,7 @@ def _sizes(method: str, scale: float, quick: bool) -> list[int | None]:
     """Numbers of inducing points with which a method is run for that long."""
     if quick:
         return [QUICK_SIZE]
-    if method == "svgp":
-        return [size for size, longest in LONGEST.items() if scale <= longest]
-    return [None] if scale <= 1.0 or method == "bsgp" else []
+    return [size for size, longest in LONGEST.items() if scale <= longest] if method == "svgp" else [None]
 
 
 def show(records: Sequence[dict], paper: Paper) -> list[Drawing | Sheet]:
@@ -171,7 +169,7 @@ def _caption(found: dict[str, Found], is_quick: bool) -> str:
         ("This is the quick form, which shows that everything works; its figures mean nothing. " if is_quick else "")
         + f"Test MNLL (lower is better) against training time, on {in_folds(found)}. "
         "Every point of ours is a run of its own: our schedules anneal, so that each budget, from 1/64 of the default "
-        "number of updates to all of them and for bsgp twice as many, has its own schedule; draws stay as many. "
+        "number of updates to all of them, has its own schedule; draws stay as many. "
         "Our times are CPU seconds of one core and include compilation, or reading the compiled programs from the "
         "cache where an earlier run had left them. "
         "The authors' curves follow single runs by the wall clock on 8 cores, are means over their runs, and end where "

@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from bsgp.experiments.deep import doubled_where_deep
 from bsgp.experiments.experiment import Drawing, Sheet
 from bsgp.experiments.grid import Grid, depths, method_series
 from bsgp.experiments.points import Point, in_words, mean_and_error, styled
@@ -22,7 +21,6 @@ GRID = Grid(
     ),
     places=depths(1, 2, 3, 4, 5),
     x_name="layers",
-    adjust=doubled_where_deep,
 )
 
 
