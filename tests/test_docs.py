@@ -13,6 +13,7 @@ import pytest
 
 import bsgp.fitting
 import bsgp.recipes
+import result_tables
 from bsgp.cli import main
 
 ROOT = Path(__file__).parents[1]
@@ -100,3 +101,11 @@ def test_the_site_builds_without_warnings(tmp_path):
     )  # fmt: skip
     assert built.returncode == 0, built.stderr
     assert (tmp_path / "site" / "api" / "index.html").exists()
+
+
+@pytest.mark.parametrize("page", list(result_tables.TABLES), ids=lambda page: page.name)
+def test_the_tables_are_those_of_the_records(page):
+    rows = result_tables.our_rows()
+    if rows is None:
+        pytest.skip("no paper folder beside the data")
+    assert page.read_text() == result_tables.written_anew(page, rows), "run benchmarks/result_tables.py"
