@@ -52,11 +52,12 @@ def compare(records: Iterable[dict], authors: dict[Key, float]) -> list[Row]:
     for record in (record for record in records if kind_of(record) == "uci"):
         groups[record["depth"], record["method"], _variant(record), record["dataset"]].append(record)
 
-    def order(key):
-        depth, method, variant, dataset = key
-        return depth, method, variant, UCI.index(dataset) if dataset in UCI else len(UCI), dataset
+    return sorted((_row(key, group, authors) for key, group in groups.items()), key=_order)
 
-    return [_row(key, groups[key], authors) for key in sorted(groups, key=order)]
+
+def _order(row: Row) -> tuple:
+    place = UCI.index(row.dataset) if row.dataset in UCI else len(UCI)
+    return row.depth, row.method, row.recipe, place, row.dataset
 
 
 def _variant(record: dict) -> str:
@@ -104,7 +105,7 @@ def within(rows: list[Row], budget: int) -> list[Row]:
         if re.fullmatch(r"default( x[\d.]+)?", row.recipe) and row.evaluations <= budget:
             cells[row.depth, row.method, row.dataset].append(row)
     chosen = [max(group, key=lambda row: (row.num_folds, row.evaluations)) for group in cells.values()]
-    return [replace(row, recipe=f"default, up to {budget:,}") for row in chosen]
+    return sorted((replace(row, recipe=f"default, up to {budget:,}") for row in chosen), key=_order)
 
 
 def _paired_p_value(differences: np.ndarray) -> float | None:
