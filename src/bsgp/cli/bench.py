@@ -30,6 +30,7 @@ class FreeChoice:
     inducing_prior: Annotated[str, Parameter(help="With `uci`: normal, determinantal, strauss, ...; likewise.")] = (
         "normal"
     )
+    num_chains: Annotated[int, Parameter(name="--chains", help="With `uci`: of methods that have chains.")] = 1
 
 
 @bench_app.command(name="run")
@@ -74,8 +75,8 @@ def bench_run(
         runs = _free_runs(choice, free or FreeChoice())
     elif free is not None and free != FreeChoice():
         raise ValueError(
-            f"`--recipe`, `--num-inducing`, `--scale`, `--full-data-x`, `--objective` and `--inducing-prior` go with "
-            f"`uci`, got one of them with `{experiment}`. Leave it out."
+            f"`--recipe`, `--num-inducing`, `--scale`, `--full-data-x`, `--objective`, `--inducing-prior` and `--chains` "
+            f"go with `uci`, got one of them with `{experiment}`. Leave it out."
         )
     else:
         runs = load_experiment(experiment).plan(choice)

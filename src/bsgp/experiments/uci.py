@@ -31,6 +31,7 @@ class UCIRun:
     """Of bsgp and its ablations."""
     inducing_prior: str = "normal"
     """Of bsgp and its ablations."""
+    num_chains: int = 1
 
     @property
     def key(self) -> str:
@@ -46,6 +47,8 @@ class UCIRun:
             parts.append(self.objective)
         if self.inducing_prior != "normal":
             parts.append(self.inducing_prior)
+        if self.num_chains != 1:
+            parts.append(f"chains{self.num_chains}")
         return "/".join(parts)
 
 
@@ -75,6 +78,7 @@ def run(settings: UCIRun, data_dir: str | None, report=None) -> dict:
         inducing_prior=INDUCING_PRIORS[settings.inducing_prior],
         recipe=settings.recipe,
         effort=settings.scale,
+        num_chains=settings.num_chains,
     )
     with jax.enable_x64(True):
         likelihood = gaussian(fold.y.shape[1], fold.X.dtype)
@@ -98,7 +102,7 @@ def run(settings: UCIRun, data_dir: str | None, report=None) -> dict:
         "support": posterior.model.support,
         "num_train": len(fold.X),
         "num_draws": posterior.num_draws,
-        "evaluations": history.evaluations,
+        "evaluations": settings.num_chains * history.evaluations,
         "seconds": round(done - began, 2),
         "cpu_seconds": round(cpu_done - cpu_began, 2),
         "prediction_cpu_seconds": round(time.process_time() - cpu_done, 2),
