@@ -75,8 +75,8 @@ def bench_run(
         runs = _free_runs(choice, free or FreeChoice())
     elif free is not None and free != FreeChoice():
         raise ValueError(
-            f"`--recipe`, `--num-inducing`, `--scale`, `--full-data-x`, `--objective`, `--inducing-prior` and `--chains` "
-            f"go with `uci`, got one of them with `{experiment}`. Leave it out."
+            "`--recipe`, `--num-inducing`, `--scale`, `--full-data-x`, `--objective`, `--inducing-prior` and "
+            f"`--chains` go with `uci`, got one of them with `{experiment}`. Leave it out."
         )
     else:
         runs = load_experiment(experiment).plan(choice)
