@@ -103,7 +103,7 @@ def test_scaling_keeps_draws():
 # -- runner ------------------------------------------------------------------------------------------------------
 
 
-QUICK = UCIRun("yacht", 0, num_inducing=5, scale=0.02)
+QUICK = UCIRun("yacht", 0, num_inducing=5, scale=0.02, num_chains=2)
 
 
 def test_a_run_is_recorded_resumed_and_survives_a_torn_line(tmp_path, folder):
@@ -113,7 +113,7 @@ def test_a_run_is_recorded_resumed_and_survives_a_torn_line(tmp_path, folder):
     for field in ("test_mnll", "train_mnll", "test_nrmse", "coverage90", "rhat_max", "cpu_seconds", "commit"):
         assert field in record
     assert np.isfinite(record["test_mnll"])
-    assert 0 < record["evaluations"] < 500
+    assert 700 < record["evaluations"] < 1_000  # of both chains
     done = []
     with (tmp_path / "runs.jsonl").open("a") as file:
         file.write('{"key": "torn')
