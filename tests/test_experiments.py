@@ -235,6 +235,7 @@ def test_numbers():
         ["bench", "run", "mnist", "--out", "x"],
         ["bench", "run", "uci", "--out", "x", "--recipe", "mine"],
         ["bench", "run", "uci", "--out", "x", "--folds", "first"],
+        ["bench", "run", "uci", "--out", "x", "--chains", "0"],
         ["bench", "table", "nowhere"],
         ["data", "list", "--data-dir", "nowhere"],
         ["data", "list", "--no-such-flag"],

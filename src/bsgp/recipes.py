@@ -30,7 +30,7 @@ from bsgp.priors import AbstractPrior, Flat, LogNormal
 from bsgp.target import Target, default_priors, flat_priors, is_prior
 
 PLAIN_PLAN = Plan(warm_start=4_000, burn_in=8_192, thinning=32)
-"""Where u cannot be anchored: 20,384 gradient evaluations, or 4,000 more with many rows."""
+"""Where u cannot be anchored: 20,384 gradient evaluations, and with many rows the longer warm start of its recipe."""
 LATENT_VARIANCE_PRIOR = LogNormal.with_median(1.0, scale=2.0)
 """Where y has no units to be standardised in: a latent function that tells classes well apart may be of any size."""
 

@@ -127,6 +127,7 @@ def _free_runs(choice: "Choice", free: FreeChoice) -> list:
     check_option("--recipe", free.recipe, list(RECIPES))
     check_option("--objective", free.objective, OBJECTIVES)
     check_option("--inducing-prior", free.inducing_prior, list(INDUCING_PRIORS))
+    check_count("--chains", free.num_chains)
     for name in choice.datasets or ():
         check_option("--datasets", name, UCI)
     for method in choice.methods or ():
