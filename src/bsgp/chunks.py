@@ -21,10 +21,11 @@ from bsgp.mesh import CHAIN, DATA, OF_ALL, OF_CHAINS, OF_ROWS
 from bsgp.model import DeepGP, Share
 from bsgp.optimise import cosine_adam, descend
 from bsgp.plan import Plan
-from bsgp.sghmc import Sampler, State, normal_like, sghmc
+from bsgp.sghmc import Sampler, State, moved, normal_like, sghmc, turned, with_gradients
 from bsgp.target import Batch, Target
 
-START_STEP_SIZE = 0.002  # where it is adapted: short enough to begin with, and it grows
+START_STEP_SIZE = {"steady": 0.002, "paper": 0.002, "fisher": 0.0005}
+"""By the way the mass adapts, where the step does, too: short enough to begin with, and it grows."""
 
 
 class Chain(NamedTuple):
@@ -106,10 +107,11 @@ def _sampler(target: Target, plan: Plan, optimised: PyTree, data_axis: str | Non
     return sghmc(
         log_density,
         target.num_data,
-        step_size=plan.step_size or START_STEP_SIZE,
+        step_size=plan.step_size or START_STEP_SIZE[plan.adaptation],
         friction=plan.friction,
         integrator=plan.integrator,
         adaptation=plan.adaptation,
+        batch_size=plan.batch_size,
         data_axis=data_axis,
     )
 
@@ -184,8 +186,7 @@ def sample_chunk(target, plan, carried: Chain, flags, keys, feed: Feed, mesh: Me
         batch = _batch(data, batch_rows, target.dtype, mesh)
         sampler = _sampler(target, plan, chain.optimised, _data_axis(mesh))
         state, info = sampler.burn_in(sample_key, chain.sampler, batch)
-        kept = chain.sampler._replace(position=state.position, momentum=state.momentum)
-        state = jax.tree.map(partial(jnp.where, adapts), state, kept)
+        state = jax.tree.map(partial(jnp.where, adapts), state, moved(chain.sampler, state))
         chain = chain._replace(sampler=state)
         if jax.tree.leaves(chain.optimised):
             improved = partial(_improve, target, plan, batch, _data_axis(mesh))
@@ -199,9 +200,20 @@ def sample_chunk(target, plan, carried: Chain, flags, keys, feed: Feed, mesh: Me
     def one_chain(chain, key, rows, data):
         rows = jax.tree.map(lambda x: x.reshape(*by_draw, *x.shape[1:]), rows)
         (chain, _), (positions, info) = jax.lax.scan(partial(one_draw, data), (chain, key), (rows, *flags))
-        return chain, positions, jax.tree.map(lambda x: x.reshape(num_updates, *x.shape[2:]), info)
+        info = jax.tree.map(lambda x: x.reshape(num_updates, *x.shape[2:]), info)
+        if info.gradient is not None:  # too much to take along, and its covariance is all that is wanted
+            learned = with_gradients(chain.sampler, info.gradient)
+            sampler = jax.tree.map(partial(jnp.where, jnp.any(flags[0])), learned, chain.sampler)
+            chain, info = chain._replace(sampler=sampler), info._replace(gradient=None)
+        return chain, positions, info
 
     return _on_devices(mesh, one_chain, carried, keys, feed)
+
+
+@eqx.filter_jit
+def turn_axes(chains: Chain) -> Chain:
+    """Every chain along the axes of its own gradients' noise."""
+    return over_chains(lambda chain: chain._replace(sampler=turned(chain.sampler)), chains)
 
 
 def _improve(target, plan, batch, data_axis, key, chain: Chain) -> Chain:

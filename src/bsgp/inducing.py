@@ -27,6 +27,15 @@ class InducingNormal(AbstractInducingPrior):
         return -0.5 * jnp.sum(Z * Z)
 
 
+class InducingAround(AbstractInducingPrior):
+    """Independent unit normals around given places, one each, such as the cluster centres of the data."""
+
+    centres: Float[Array, "M D"]
+
+    def log_prob(self, Z, kernel, jitter):
+        return -0.5 * jnp.sum((Z - self.centres) ** 2)
+
+
 class InducingUniform(AbstractInducingPrior):
     """No preference; improper."""
 

@@ -24,11 +24,13 @@ from bsgp.chunks import (
     sample_chunk,
     scattered_starts,
     stack_draws,
+    turn_axes,
     warm_chunk,
     warm_start_optimiser,
 )
 from bsgp.data.sources import AbstractStreamedSource
 from bsgp.feed import Feed, open_feed, row_seeds
+from bsgp.fisher import updates_between_turns
 from bsgp.health import ADVICE, DivergenceError, Fault, drift_warnings, faults, temperature_warnings
 from bsgp.history import History, Report, silent
 from bsgp.mesh import Layout
@@ -44,6 +46,7 @@ ROUGH_HEAT_LIMIT = 0.3  # the same while the mass still moves
 SAFETY = 0.7  # half the excess temperature: it grows with the square of the step
 MAX_STEP_SIZE = 0.1  # ten times the authors', where u is anchored
 MAX_PLAIN_STEP_SIZE = 0.03  # where it is not: beyond it chains of few rows stay cool and yet leave their mode
+NOISE_SHARE = 0.3  # of all noise, what the gradient's may be where friction takes up its heat
 RUNAWAY = 10.0  # the mean temperature of a block over a chunk, beyond which its chain is taken back
 RUNAWAY_ADAPTING = 50.0  # the same while the mass adapts, when momenta look hot
 MAX_RETRIES, SHRINK = 4, 0.5
@@ -236,6 +239,8 @@ class _Loop:
         for size in self._chunks("burn-in", total, chunk, share_of_time=0.6):
             progress = self.state.done("burn-in") / total
             info = self._burn_chunk(size, adapts_mass=progress < 0.5)
+            if progress < 0.5:
+                self._turn_axes(size)
             if adapts_step and progress < 0.75:
                 limit = ROUGH_HEAT_LIMIT if progress < 0.5 else HEAT_LIMIT
                 self._rescale(step_size_factor(info, self.state.leaf_sizes, self.plan.friction, limit))
@@ -260,6 +265,15 @@ class _Loop:
             return self._advance("burn-in", adapts, optimises, MAX_ADAPTING_RETRIES, SHRINK_ADAPTING).info
         return self._advance("burn-in", adapts, optimises, MAX_RETRIES, SHRINK).info
 
+    def _turn_axes(self, size: int):
+        """Every so many updates, of which these were the latest."""
+        noise, done = self.state.chains.sampler.noise, self.state.done("burn-in")
+        if noise is None or noise.axes is None:
+            return
+        period = updates_between_turns(sum(self.state.leaf_sizes))
+        if done // period > (done - size) // period:
+            self.state.chains = turn_axes(self.state.chains)
+
     def _draw(self):
         plan = self.plan
         for size in self._chunks("draws", plan.num_draws * plan.thinning, self._chunk_size, share_of_time=1.0):
@@ -270,10 +284,14 @@ class _Loop:
     # -- step size ---------------------------------------------------------------------------------------------
 
     def _settle_step_size(self):
-        """From the steps that were tried while the mass was kept: their geometric mean, made safer."""
+        """From the steps that were tried while the mass was kept: their geometric mean, made safer.
+
+        What is saved there is heat, which a thermostat takes care of by itself.
+        """
         earlier, now = self.state.trace.step_size, np.asarray(self.state.chains.sampler.step_size)
         tried = np.stack([*earlier[len(earlier) * 2 // 3 :], now])
-        self._rescale(SAFETY * np.exp(np.log(tried).mean(axis=0)) / now)
+        safety = SAFETY if self.state.chains.sampler.noise is None else 1.0
+        self._rescale(safety * np.exp(np.log(tried).mean(axis=0)) / now)
 
     def _rescale(self, factor: np.ndarray | float):
         """Multiply step sizes by `[C leaves]` factors; all blocks keep in step but the noise, which may be slower.
@@ -283,14 +301,23 @@ class _Loop:
         pace all would crawl.
         """
         sampler = self.state.chains.sampler
-        longest = MAX_PLAIN_STEP_SIZE if self.target.anchor is None else MAX_STEP_SIZE
-        wanted = np.minimum(np.asarray(sampler.step_size) * factor, longest)
+        wanted = np.minimum(np.asarray(sampler.step_size) * factor, self._longest_step)
         others = ~self.state.is_noise
         if others.any():
             pace = wanted[:, others].min(axis=1, keepdims=True)
             wanted = np.where(others[None, :], pace, np.minimum(wanted, pace))
         scaled = jax.vmap(with_step_size)(sampler, jnp.asarray(wanted, sampler.step_size.dtype))
         self.state.chains = self.state.chains._replace(sampler=scaled)
+
+    @property
+    def _longest_step(self) -> float:
+        if self.target.anchor is not None:
+            return MAX_STEP_SIZE
+        if self.plan.adaptation != "fisher":
+            return MAX_PLAIN_STEP_SIZE
+        # along an axis of unit precision the gradient's noise has a variance of N / B
+        fresh = 1.0 / (1.0 - self.plan.friction) ** 2 - 1.0
+        return min(MAX_PLAIN_STEP_SIZE, (NOISE_SHARE * fresh * self.plan.batch_size / self.target.num_data) ** 0.5)
 
     # -- guard -------------------------------------------------------------------------------------------------
 
@@ -398,7 +425,7 @@ class _Loop:
         self.state.key, key = jr.split(self.state.key)
         # in the authors' rhythm two updates share a minibatch
         return jr.split(key, len(self.state.names)), self.feed.take(
-            size, times=1 if self.plan.adaptation == "steady" else 2
+            size, times=2 if self.plan.adaptation == "paper" else 1
         )
 
     def _temperature_error(self, num_updates: int) -> dict[str, float]:

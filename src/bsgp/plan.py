@@ -25,7 +25,8 @@ class Plan:
     friction: float = 0.05
     integrator: str = "baoab"
     adaptation: str = "steady"
-    """How the mass adapts. `"paper"` is the authors' rule, in their rhythm of 21 updates, all through burn-in."""
+    """How the mass adapts. `"paper"` is the authors' rule, in their rhythm of 21 updates, all through burn-in;
+    `"fisher"` is for many minibatches' worth of rows (`bsgp.fisher`)."""
     optimise_every: int = 1
     """Updates of burn-in from one step of Adam on the optimised blocks to the next."""
     optimise_rate: float = 0.01

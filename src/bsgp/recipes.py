@@ -18,7 +18,7 @@ from bsgp.data.sources import AbstractSource, Rows, as_source
 from bsgp.feed import rows_to_begin_from
 from bsgp.fitted import Fit
 from bsgp.history import Report
-from bsgp.inducing import AbstractInducingPrior
+from bsgp.inducing import AbstractInducingPrior, InducingAround
 from bsgp.infer import join, sample
 from bsgp.kernels import RBF, stationary
 from bsgp.likelihoods import AbstractLikelihood, Gaussian
@@ -33,6 +33,7 @@ PLAIN_PLAN = Plan(warm_start=4_000, burn_in=8_192, thinning=32)
 """Where u cannot be anchored: 20,384 gradient evaluations, and with many rows the longer warm start of its recipe."""
 LATENT_VARIANCE_PRIOR = LogNormal.with_median(1.0, scale=2.0)
 """Where y has no units to be standardised in: a latent function that tells classes well apart may be of any size."""
+MANY_ROWS = 5_000
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,10 @@ class Recipe:
     """None keeps the default of `target.DEFAULT_PRIORS`."""
     variance_prior: AbstractPrior | None = None
     """Of every kernel; None keeps the default likewise."""
+    lengthscale_prior: AbstractPrior | None = None
+    """Likewise."""
+    stays_near_start: bool = False
+    """Whether the default prior on Z is around the cluster centres that it begins from, in the place of the origin."""
     has_priors: bool = True
     """Whether Z, theta and the noise have priors at all; V always has."""
     start_variance: float = 0.1
@@ -71,7 +76,7 @@ def default_recipe(num_rows: int, num_inputs: int, num_targets: int, depth: int)
     if num_rows <= 1_000:
         plan = Plan(warm_start=2_500, burn_in=2_560, thinning=12, batch_size=500)
         return Recipe("default", num_inducing=min(100, num_rows), plan=plan, num_anchor=num_rows, start_noise=0.01)
-    if num_rows <= 5_000:
+    if num_rows <= MANY_ROWS:
         plan = Plan(warm_start=5_000, burn_in=3_200, thinning=20, batch_size=1_000)
         return Recipe("default", num_inducing=100, plan=plan, num_anchor=500, start_noise=0.01)
     if depth > 1:
@@ -146,8 +151,20 @@ def named_recipe(name: str, source: AbstractSource, likelihood: AbstractLikeliho
     if recipe.num_anchor is not None and not isinstance(likelihood, Gaussian):
         # longer chains in the place of better ones
         plan = replace(PLAIN_PLAN, warm_start=max(PLAIN_PLAN.warm_start, recipe.plan.warm_start))
-        return replace(recipe, plan=plan, num_anchor=None, variance_prior=LATENT_VARIANCE_PRIOR)
+        plain = replace(recipe, plan=plan, num_anchor=None, variance_prior=LATENT_VARIANCE_PRIOR)
+        return plain if source.num_rows <= MANY_ROWS else _with_many_rows(plain, source.num_inputs)
     return recipe
+
+
+def _with_many_rows(plain: Recipe, num_inputs: int) -> Recipe:
+    """Minibatches small enough to learn from their noise, and kernel parameters that the data may put anywhere."""
+    return replace(
+        plain,
+        plan=replace(plain.plan, adaptation="fisher"),
+        variance_prior=LogNormal.with_median(1.0, scale=5.0),
+        lengthscale_prior=LogNormal.with_median(num_inputs**0.5, scale=3.0),
+        stays_near_start=True,
+    )
 
 
 def fit(
@@ -228,11 +245,16 @@ def _priors(model: DeepGP, recipe: Recipe, inducing_prior: AbstractInducingPrior
     if not recipe.has_priors:
         return flat_priors(model)
     priors = default_priors(model, inducing_prior)
-    if recipe.variance_prior is not None:
-        variances = [recipe.variance_prior] * model.depth
-        priors = eqx.tree_at(
-            lambda tree: [layer.kernel.variance for layer in tree.layers], priors, variances, is_leaf=is_prior
-        )
+    if recipe.stays_near_start and inducing_prior is None:
+        around = [InducingAround(layer.Z) for layer in model.layers]
+        priors = eqx.tree_at(lambda tree: [layer.Z for layer in tree.layers], priors, around, is_leaf=is_prior)
+    for name, prior in (("variance", recipe.variance_prior), ("lengthscales", recipe.lengthscale_prior)):
+        if prior is not None:
+            of_all = [prior] * model.depth
+            priors = eqx.tree_at(
+                lambda tree, name=name: [getattr(layer.kernel, name) for layer in tree.layers],
+                priors, of_all, is_leaf=is_prior,
+            )  # fmt: skip
     if recipe.noise_prior is not None and hasattr(model.likelihood, "noise_variance"):
         priors = eqx.tree_at(lambda tree: tree.likelihood.noise_variance, priors, recipe.noise_prior, is_leaf=is_prior)
     return priors
