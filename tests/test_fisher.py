@@ -1,5 +1,7 @@
 """SGHMC on minibatches that are a small part of the rows: `adaptation="fisher"`."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,8 +11,11 @@ from numpy.testing import assert_allclose
 import bsgp.fisher
 from bsgp import Plan, Target, sample
 from bsgp.diagnostics import ess
+from bsgp.mesh import Layout, mesh_shape
 from bsgp.sghmc import sghmc, turned, with_gradients
-from problems import optimal_u, regression, shallow
+from cut_off_runs import PLAN, KilledError, assert_same
+from cut_off_runs import run as cut_off_run
+from problems import optimal_u, regression, shallow, tiny_target
 
 NUM_DATA, BATCH = 1_000, 10
 INFORMATION = np.array([[400.0, 90.0, 0.0], [90.0, 25.0, 1.0], [0.0, 1.0, 0.5]])
@@ -133,6 +138,37 @@ def test_an_update_that_does_not_adapt_moves_the_thermostat_alone(getkey):
     for name in ("covariance", "axes", "weights", "num_seen"):
         assert_allclose(getattr(after.noise, name), getattr(state.noise, name))
     assert_allclose(after.gradient_square, state.gradient_square)
+
+
+SHORT = replace(PLAN, adaptation="fisher")  # 30 rows in minibatches of 10, and axes that turn once
+
+
+@pytest.fixture
+def turns_soon(monkeypatch):
+    monkeypatch.setattr(bsgp.fisher, "LEAST_WINDOW", 20)
+
+
+@pytest.mark.parametrize("moment", [6, 9, 13], ids=["before the turn", "after the turn", "draws"])
+def test_a_run_that_is_cut_off_goes_on_as_if_it_had_not_been(moment, turns_soon, tmp_path):
+    target, X, y = tiny_target()
+    whole = sample(target, X, y, jax.random.key(3), plan=SHORT, num_chains=2)
+    axes = np.asarray(whole.chains.sampler.noise.axes)
+    assert np.abs(axes - np.eye(axes.shape[1])).max() > 0.1
+    with pytest.raises(KilledError):
+        cut_off_run(tmp_path / "run", jax.random.key(3), plan=SHORT, dies_after=moment)
+    resumed, _ = cut_off_run(tmp_path / "run", jax.random.key(3), plan=SHORT, resume=True)
+    assert_same(resumed, whole)
+
+
+@pytest.mark.parametrize("mesh", ["2x1", "1x2"])
+def test_draws_on_several_devices_are_those_on_one(mesh, turns_soon):
+    target, X, y = tiny_target()
+    one, several = (
+        sample(target, X, y, jax.random.key(3), plan=SHORT, num_chains=2, layout=layout)
+        for layout in (None, Layout(mesh_shape(mesh)))
+    )
+    for a, b in zip(jax.tree.leaves(one.model), jax.tree.leaves(several.model), strict=True):
+        assert_allclose(a, b, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import pytest
 from numpy.testing import assert_allclose
 from scipy.spatial.distance import pdist
 
-from bsgp.inducing import Determinantal, InducingNormal, InducingUniform, Strauss
+from bsgp.inducing import Determinantal, InducingAround, InducingNormal, InducingUniform, Strauss
 from bsgp.kernels import RBF
 
 KERNEL = RBF(jnp.asarray(0.7), jnp.asarray([1.0, 0.8]))
@@ -38,6 +38,8 @@ def test_permuting_z_changes_nothing(prior, Z, rng):
 
 def test_values(Z):
     assert_allclose(InducingNormal().log_prob(Z, KERNEL, 0.0), -0.5 * np.sum(Z**2))
+    assert_allclose(InducingAround(2 * Z).log_prob(Z, KERNEL, 0.0), -0.5 * np.sum(Z**2))
+    assert_allclose(InducingAround(Z).log_prob(Z, KERNEL, 0.0), 0.0)
     close = np.sum(pdist(Z) < 0.5)
     assert close > 3
     assert_allclose(Strauss(softness=0.0).log_prob(Z, KERNEL, 0.0), close * np.log(0.5))

@@ -21,6 +21,16 @@ def test_rows_on_disk_take_no_memory_and_rows_in_memory_do():
         assert memory_of_chains(**{**SIZE, name: 2 * SIZE[name]}, is_streamed=True) > streamed
 
 
+def test_axes_take_memory_where_there_are_few_enough_coordinates():
+    def more(num_inputs):
+        size = {**SIZE, "num_inputs": num_inputs, "num_chains": 4}
+        plain, learned = (memory_of_chains(**size, is_streamed=True, learns_axes=flag) for flag in (False, True))
+        return learned - plain
+
+    assert more(4) == 6 * 4 * 4 * (128 * (4 + 4)) ** 2
+    assert more(28) == 0
+
+
 def test_what_is_free_is_less_than_a_petabyte_and_more_than_nothing():
     free = available_memory()
     assert free is None or 0 < free < 1e15

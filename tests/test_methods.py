@@ -11,9 +11,11 @@ import bsgp
 from bsgp import fitting, recipes
 from bsgp.data.sources import as_source
 from bsgp.fitting import ABLATIONS, Options, bsgp_recipe, fit_method
+from bsgp.inducing import InducingAround, InducingNormal, Strauss
 from bsgp.infer import sample
 from bsgp.likelihoods import Bernoulli, Gaussian, gaussian
 from bsgp.methods import METHODS
+from bsgp.priors import LogNormal
 from bsgp.target import Target
 from problems import optimal_u, regression, shallow
 
@@ -72,6 +74,25 @@ def test_bsgp_is_what_it_was():
     direct = recipes.fit(X, y, gaussian(1, X.dtype), jr.key(0), recipe=recipe)
     by_name = fit_method("bsgp", X, y, gaussian(1, X.dtype), jr.key(0), options=Options(num_inducing=6, effort=0.01))
     np.testing.assert_array_equal(direct.posterior.model.layers[0].V, by_name.posterior.model.layers[0].V)
+
+
+@pytest.mark.parametrize("num_rows", [5_000, 5_001])
+def test_classes_of_many_rows_have_a_recipe_of_their_own(num_rows, rng):
+    X = rng.standard_normal((num_rows, 4))
+    y = (X[:, :1] > 0).astype(float)
+    fitted = fit_method("bsgp", X, y, Bernoulli(), jr.key(0), options=Options(num_inducing=6, effort=0.002, thinning=1))
+    is_many = num_rows > 5_000
+    assert fitted.run.plan.adaptation == ("fisher" if is_many else "steady")
+    priors = fitted.run.target.priors.layers[0]
+    assert isinstance(priors.Z, InducingAround if is_many else InducingNormal)
+    if is_many:  # around the cluster centres that the chain began from, and the paper's priors are left for wider ones
+        np.testing.assert_array_equal(priors.Z.centres, fitted.run.target.model.layers[0].Z)
+        assert np.abs(priors.Z.centres).max() > 0.1
+    lengthscale, wide = jnp.asarray(50.0), priors.kernel.lengthscales
+    assert (wide.log_prob(lengthscale) > LogNormal.with_median(1.0).log_prob(lengthscale)) == is_many
+    chosen = Options(num_inducing=6, effort=0.002, thinning=1, inducing_prior=Strauss())
+    fitted = fit_method("bsgp", X, y, Bernoulli(), jr.key(0), options=chosen)
+    assert isinstance(fitted.run.target.priors.layers[0].Z, Strauss)
 
 
 @pytest.mark.parametrize("method", list(ABLATIONS))

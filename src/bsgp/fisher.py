@@ -23,7 +23,7 @@ class Noise(NamedTuple):
     """What a chain has learned of it. The axes are those of the coordinates themselves where they are too many."""
 
     thermostat: Float[Array, " d"]
-    """Friction of each axis beyond the sampler's own and what the noise calls for; below zero where that is too much."""
+    """Friction of each axis beyond the sampler's own and what the noise calls for, or below it."""
     num_seen: Float[Array, ""]
     covariance: Float[Array, "d d"] | None
     """Of the gradients that were seen, the latest count the most."""

@@ -213,6 +213,7 @@ def _memory_of(task: _Task, recipe: Recipe) -> int:
         updates_per_chunk=max(plan.chunk, plan.thinning),
         itemsize=jnp.result_type(float).itemsize,
         is_streamed=not isinstance(source, ArraySource),
+        learns_axes=plan.adaptation == "fisher",
     )
 
 

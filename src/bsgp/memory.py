@@ -3,10 +3,14 @@
 import os
 from pathlib import Path
 
+from bsgp.fisher import MAX_AXES
+
 BASE_BYTES = 700_000_000
 """Python, JAX and a compiled program."""
 WORK_ARRAYS = 12
 """Matrices of inducing points by rows that one gradient has in use at a time, for each layer; measured, with room."""
+AXES_ARRAYS = 6
+"""The covariance and the axes of a chain before a chunk of updates and after it, and what an eigensolver works on."""
 
 
 def memory_of_chains(
@@ -22,8 +26,12 @@ def memory_of_chains(
     updates_per_chunk: int,
     itemsize: int,
     is_streamed: bool,
+    learns_axes: bool = False,
 ) -> int:
-    """Bytes of a fit of chains on minibatches: the rows, what an update works on, and all draws twice."""
+    """Bytes of a fit of chains on minibatches: the rows, what an update works on, and all draws twice.
+
+    Chains that learn axes of their gradients' noise have some matrices of all coordinates by all, if they are few.
+    """
     width = num_inputs + num_targets
     if is_streamed:
         rows = 3 * 4 * num_chains * updates_per_chunk * batch_size * width  # read ahead, in use, and on the device
@@ -32,7 +40,9 @@ def memory_of_chains(
     layer = num_inducing * (num_inputs + max(num_inputs, num_targets))
     work = WORK_ARRAYS * itemsize * depth * num_inducing * (num_inducing + batch_size)
     draws = 2 * itemsize * num_chains * num_draws * depth * layer
-    return BASE_BYTES + rows + work + draws
+    coordinates = depth * layer
+    axes = AXES_ARRAYS * itemsize * num_chains * coordinates**2 if learns_axes and coordinates <= MAX_AXES else 0
+    return BASE_BYTES + rows + work + draws + axes
 
 
 def memory_of_exact(num_rows: int, itemsize: int = 8) -> int:

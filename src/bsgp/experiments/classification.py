@@ -30,7 +30,7 @@ METHODS = {"bsgp": 4, "svgp": 1, "sghmc-dgp": 1}
 THINNING = {"bsgp": 640, "sghmc-dgp": 640}
 """Updates between draws, about as long as the paper's chains: with this many rows neighbouring draws are alike."""
 SCALE = {"bsgp": 5.0}
-"""Times as long a warm start and burn-in: with a million rows chains are on their way for tens of thousands of updates."""
+"""Times as long a warm start and burn-in: a million rows keep chains on their way for tens of thousands of updates."""
 QUICK_CHAINS, QUICK_ROWS, QUICK_SCALE = 2, 20_000, 0.02
 
 
