@@ -33,8 +33,8 @@ THINNING = {
     ("airline", "sghmc-dgp"): 640,
     ("higgs", "sghmc-dgp"): 640,
 }
-"""Updates between draws: with this many rows neighbouring draws are alike. On higgs, where they get there, chains are as
-long as the paper's, whose 410,000 updates it takes for them to agree."""
+"""Updates between draws: with this many rows neighbouring draws are alike. On higgs, where chains come to agree, they
+are as long as the paper's, 410,000 updates with all phases."""
 SCALE = {"bsgp": 5.0}
 """Times as long a warm start and burn-in: a million rows keep chains on their way for tens of thousands of updates."""
 QUICK_CHAINS, QUICK_ROWS, QUICK_SCALE = 2, 20_000, 0.02
