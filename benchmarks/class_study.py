@@ -102,7 +102,9 @@ def main() -> None:
                     file.write(json.dumps(record) + "\n")
                 print(f"{dataset}, {variant}: MNLL {record['mnll']:.4f}, {record['cpu_seconds']} CPU s", flush=True)
                 os._exit(0)
-            os.waitpid(pid, 0)
+            _, status = os.waitpid(pid, 0)
+            if status:
+                raise SystemExit(f"{dataset}, {variant} failed.")
 
 
 if __name__ == "__main__":

@@ -93,7 +93,7 @@ def test_a_non_finite_value_stops_with_its_place_named(getkey):
 
 
 def test_an_adapted_step_recovers_from_a_bad_start(getkey, monkeypatch):
-    monkeypatch.setitem(bsgp.chunks.START_STEP_SIZE, "steady", 500.0)
+    monkeypatch.setattr(bsgp.chunks, "START_STEP_SIZE", 500.0)
     target, X, y = tiny_target()
     run = sample(target, X, y, getkey(), plan=SHORT)
     assert run.trace.step_size[-1].max() < 10.0

@@ -27,7 +27,7 @@ def test_axes_take_memory_where_there_are_few_enough_coordinates():
         plain, learned = (memory_of_chains(**size, is_streamed=True, learns_axes=flag) for flag in (False, True))
         return learned - plain
 
-    assert more(4) == 6 * 4 * 4 * (128 * (4 + 4)) ** 2
+    assert more(4) == 6 * 4 * 4 * (128 * (4 + 1)) ** 2
     assert more(28) == 0
 
 

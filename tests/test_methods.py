@@ -90,6 +90,8 @@ def test_classes_of_many_rows_have_a_recipe_of_their_own(num_rows, rng):
         assert np.abs(priors.Z.centres).max() > 0.1
     lengthscale, wide = jnp.asarray(50.0), priors.kernel.lengthscales
     assert (wide.log_prob(lengthscale) > LogNormal.with_median(1.0).log_prob(lengthscale)) == is_many
+    estimator = bsgp.BSGPClassifier(num_inducing=6, effort=0.002, random_state=0, warm_start=True).fit(X, y[:, 0])
+    assert isinstance(estimator._session.fitted.run.target.priors.layers[0].Z, type(priors.Z))
     chosen = Options(num_inducing=6, effort=0.002, thinning=1, inducing_prior=Strauss())
     fitted = fit_method("bsgp", X, y, Bernoulli(), jr.key(0), options=chosen)
     assert isinstance(fitted.run.target.priors.layers[0].Z, Strauss)

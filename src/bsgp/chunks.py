@@ -17,6 +17,7 @@ from jaxtyping import Array, PyTree
 
 from bsgp.exact import ExactTarget
 from bsgp.feed import Feed, batch_at
+from bsgp.fisher import longest_step
 from bsgp.mesh import CHAIN, DATA, OF_ALL, OF_CHAINS, OF_ROWS
 from bsgp.model import DeepGP, Share
 from bsgp.optimise import cosine_adam, descend
@@ -24,8 +25,8 @@ from bsgp.plan import Plan
 from bsgp.sghmc import Sampler, State, moved, normal_like, sghmc, turned, with_gradients
 from bsgp.target import Batch, Target
 
-START_STEP_SIZE = {"steady": 0.002, "paper": 0.002, "fisher": 0.0005}
-"""By the way the mass adapts, where the step does, too: short enough to begin with, and it grows."""
+START_STEP_SIZE = 0.002  # where it is adapted: short enough to begin with, and it grows
+START_SHARE = 0.1  # the same with the Fisher mass, of the longest step
 
 
 class Chain(NamedTuple):
@@ -107,13 +108,19 @@ def _sampler(target: Target, plan: Plan, optimised: PyTree, data_axis: str | Non
     return sghmc(
         log_density,
         target.num_data,
-        step_size=plan.step_size or START_STEP_SIZE[plan.adaptation],
+        step_size=plan.step_size or _start_step_size(plan, target.num_data),
         friction=plan.friction,
         integrator=plan.integrator,
         adaptation=plan.adaptation,
         batch_size=plan.batch_size,
         data_axis=data_axis,
     )
+
+
+def _start_step_size(plan: Plan, num_data: int) -> float:
+    if plan.adaptation != "fisher":
+        return START_STEP_SIZE
+    return START_SHARE * longest_step(plan.friction, plan.batch_size, num_data)
 
 
 @eqx.filter_jit

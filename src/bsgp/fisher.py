@@ -1,9 +1,10 @@
 """The noise of minibatch gradients: what it tells of the posterior, and what is done about the heat it brings.
 
 A row's gradient varies by its share of the Fisher information, so the gradients of minibatches show the precision of
-the posterior: `precision = 1 + N B cov(g)`, with g the gradient of energy / N and 1 for the prior. Its eigenvectors are
-axes along which the noise is not correlated, and there every coordinate can be given the friction that takes up the
-heat of its own noise. What that leaves is taken up by a thermostat (Nose-Hoover, one for each axis).
+the posterior: `precision = 1 + N B cov(g)`, with g the gradient of energy / N, 1 for the prior, and `B / (1 - B / N)`
+for B since rows are drawn without replacement. Its eigenvectors are axes along which the noise is not correlated, and
+there every coordinate can be given the friction that takes up the heat of its own noise. What that leaves is taken up
+by a thermostat (Nose-Hoover, one for each axis).
 """
 
 from typing import NamedTuple
@@ -14,9 +15,10 @@ import numpy as np
 from jaxtyping import Array, Float
 
 MAX_AXES = 1_500  # coordinates for which two products with their square matrix cost less than a gradient
-LEAST_WINDOW = 4_000  # gradients that the covariance averages over, and never fewer than four for a coordinate
+LEAST_WINDOW = 4_000  # gradients that the covariance averages over, or four for every coordinate if that is more
 THERMOSTAT_RATE = 3e-4  # its friction then varies by 0.017, a third of the friction that the sampler has by itself
 MOST_FRICTION = 2.0
+NOISE_SHARE = 0.3  # of the noise that is injected, what the gradient may add to it
 
 
 class Noise(NamedTuple):
@@ -42,8 +44,14 @@ def init_noise(num_coordinates: int, leaf_of: np.ndarray, num_leaves: int, dtype
 
 
 def updates_between_turns(num_coordinates: int) -> int:
-    """Enough gradients for a covariance worth its name."""
+    """Half a window: two gradients for every coordinate at least."""
     return max(LEAST_WINDOW, 4 * num_coordinates) // 2
+
+
+def longest_step(friction: float, batch_size: int, num_data: int) -> float:
+    """At which the gradient adds its share of noise: along an axis of unit precision it has a variance of N / B."""
+    injected = 1.0 / (1.0 - friction) ** 2 - 1.0
+    return (NOISE_SHARE * injected * batch_size / num_data) ** 0.5
 
 
 def along_axes(noise: Noise | None, vector: Float[Array, " d"]) -> Float[Array, " d"]:
@@ -56,9 +64,9 @@ def from_axes(noise: Noise | None, vector: Float[Array, " d"]) -> Float[Array, "
 
 def with_gradients(noise: Noise, gradients: Float[Array, "T d"]) -> Noise:
     """The running covariance with these counted in: of all gradients at first, of about a window of them later."""
-    if noise.covariance is None:
-        return noise
     num_gradients, num_coordinates = gradients.shape
+    if noise.covariance is None or num_gradients < 2:  # one alone does not vary
+        return noise
     num_seen = noise.num_seen + num_gradients
     rate = num_gradients / jnp.minimum(num_seen, max(num_gradients, LEAST_WINDOW, 4 * num_coordinates))
     apart = gradients - jnp.mean(gradients, axis=0, keepdims=True)

@@ -52,7 +52,7 @@ class Options:
     objective: str = "fitc"
     """Of bsgp and its ablations."""
     inducing_prior: AbstractInducingPrior | None = None
-    """Of bsgp and its ablations; None is normal."""
+    """Of bsgp and its ablations; None is the recipe's: normal, or around cluster centres."""
     recipe: str = "default"
     """Of bsgp and its ablations."""
     num_chains: int = 1

@@ -1,4 +1,5 @@
-"""Priors over the set of inducing inputs Z of one layer. Unnormalised; permuting Z changes nothing."""
+"""Priors over the set of inducing inputs Z of one layer. Unnormalised; permuting Z changes nothing, but for one prior
+that has a place for each."""
 
 import abc
 import math

@@ -30,7 +30,7 @@ from bsgp.chunks import (
 )
 from bsgp.data.sources import AbstractStreamedSource
 from bsgp.feed import Feed, open_feed, row_seeds
-from bsgp.fisher import updates_between_turns
+from bsgp.fisher import longest_step, updates_between_turns
 from bsgp.health import ADVICE, DivergenceError, Fault, drift_warnings, faults, temperature_warnings
 from bsgp.history import History, Report, silent
 from bsgp.mesh import Layout
@@ -46,7 +46,6 @@ ROUGH_HEAT_LIMIT = 0.3  # the same while the mass still moves
 SAFETY = 0.7  # half the excess temperature: it grows with the square of the step
 MAX_STEP_SIZE = 0.1  # ten times the authors', where u is anchored
 MAX_PLAIN_STEP_SIZE = 0.03  # where it is not: beyond it chains of few rows stay cool and yet leave their mode
-NOISE_SHARE = 0.3  # of all noise, what the gradient's may be where friction takes up its heat
 RUNAWAY = 10.0  # the mean temperature of a block over a chunk, beyond which its chain is taken back
 RUNAWAY_ADAPTING = 50.0  # the same while the mass adapts, when momenta look hot
 MAX_RETRIES, SHRINK = 4, 0.5
@@ -165,10 +164,11 @@ class _Loop:
         start_key, batch_key, run_key = jr.split(key, 3)
         self.target, self.plan, self.report, self.layout = target, plan, report, layout
         self.checkpoints = checkpoints
-        self.feed = open_feed(data, plan.batch_size, row_seeds(batch_key, num_chains), layout)
         positions = scattered_starts(target, start_key, num_chains, plan.start_spread)
         adam = jax.vmap(warm_start_optimiser(plan).init)(positions)
         self.state = RunState(run_key, positions, adam, init_chains(target, plan, positions))
+        # last, since it holds files open and what is above may refuse the plan
+        self.feed = open_feed(data, plan.batch_size, row_seeds(batch_key, num_chains), layout)
         self.learning_rate = plan.learning_rate
         self.num_saved = 0
         """Stretches of draws that are on disk."""
@@ -302,7 +302,8 @@ class _Loop:
         """
         sampler = self.state.chains.sampler
         wanted = np.minimum(np.asarray(sampler.step_size) * factor, self._longest_step)
-        others = ~self.state.is_noise
+        # an axis goes through all blocks, and they have one step
+        others = ~self.state.is_noise | (sampler.noise is not None and sampler.noise.axes is not None)
         if others.any():
             pace = wanted[:, others].min(axis=1, keepdims=True)
             wanted = np.where(others[None, :], pace, np.minimum(wanted, pace))
@@ -311,13 +312,10 @@ class _Loop:
 
     @property
     def _longest_step(self) -> float:
-        if self.target.anchor is not None:
-            return MAX_STEP_SIZE
+        longest = MAX_PLAIN_STEP_SIZE if self.target.anchor is None else MAX_STEP_SIZE
         if self.plan.adaptation != "fisher":
-            return MAX_PLAIN_STEP_SIZE
-        # along an axis of unit precision the gradient's noise has a variance of N / B
-        fresh = 1.0 / (1.0 - self.plan.friction) ** 2 - 1.0
-        return min(MAX_PLAIN_STEP_SIZE, (NOISE_SHARE * fresh * self.plan.batch_size / self.target.num_data) ** 0.5)
+            return longest
+        return min(longest, longest_step(self.plan.friction, self.plan.batch_size, self.target.num_data))
 
     # -- guard -------------------------------------------------------------------------------------------------
 

@@ -40,7 +40,7 @@ def memory_of_chains(
     layer = num_inducing * (num_inputs + max(num_inputs, num_targets))
     work = WORK_ARRAYS * itemsize * depth * num_inducing * (num_inducing + batch_size)
     draws = 2 * itemsize * num_chains * num_draws * depth * layer
-    coordinates = depth * layer
+    coordinates = num_inducing * ((2 * depth - 1) * num_inputs + num_targets)
     axes = AXES_ARRAYS * itemsize * num_chains * coordinates**2 if learns_axes and coordinates <= MAX_AXES else 0
     return BASE_BYTES + rows + work + draws + axes
 

@@ -235,8 +235,9 @@ def normal_like(key: Array, tree: PyTree) -> PyTree:
 
 def with_step_size(state: State, step_size: Float[Array, " leaves"]) -> State:
     """Change the step sizes, and the momenta with them: their stationary spread is proportional to the step."""
-    factor = step_size / state.step_size
-    return state._replace(step_size=step_size, momentum=state.momentum * factor[_owners(state.position)])
+    rescaled = state._replace(step_size=step_size)
+    factor = _step_size_along_axes(rescaled) / _step_size_along_axes(state)
+    return rescaled._replace(momentum=state.momentum * factor)
 
 
 def moved(before: State, after: State) -> State:

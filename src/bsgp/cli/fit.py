@@ -34,7 +34,9 @@ def fit(
     num_inducing: Annotated[int | None, Parameter(help="Inducing points; else the recipe's.")] = None,
     chains: Annotated[int, Parameter(help="Markov chains.")] = 1,
     objective: Annotated[str, Parameter(help="`fitc` or `vfe`.")] = "fitc",
-    inducing_prior: Annotated[str, Parameter(help="normal, determinantal, strauss[-hard] or uniform.")] = "normal",
+    inducing_prior: Annotated[
+        str | None, Parameter(help="normal, determinantal, strauss[-hard] or uniform; the recipe's by default.")
+    ] = None,
     recipe: Annotated[str, Parameter(help="`default`, or `paper` for what the authors did.")] = "default",
     effort: Annotated[float, Parameter(help="Multiplies the recipe's number of updates.")] = 1.0,
     max_seconds: Annotated[float | None, Parameter(help="Stop sampling then, with what was drawn so far.")] = None,

@@ -63,7 +63,7 @@ class BSGPEstimator(BaseEstimator, abc.ABC):
         num_inducing=None,
         num_chains=1,
         objective="fitc",
-        inducing_prior="normal",
+        inducing_prior=None,
         recipe="default",
         effort=1.0,
         max_seconds=None,
@@ -187,7 +187,8 @@ class BSGPEstimator(BaseEstimator, abc.ABC):
 
     def _check_settings(self) -> None:
         check_option("method", self.method, list(METHODS))
-        check_option("inducing_prior", self.inducing_prior, list(INDUCING_PRIORS))
+        if self.inducing_prior is not None:
+            check_option("inducing_prior", self.inducing_prior, list(INDUCING_PRIORS))
         check_option("precision", self.precision, PRECISIONS)
         self._options()  # which checks the others
         check_positive("checkpoint_seconds", self.checkpoint_seconds)
@@ -212,7 +213,7 @@ class BSGPEstimator(BaseEstimator, abc.ABC):
             depth=self.depth,
             num_inducing=self.num_inducing,
             objective=self.objective,
-            inducing_prior=INDUCING_PRIORS[self.inducing_prior],
+            inducing_prior=None if self.inducing_prior is None else INDUCING_PRIORS[self.inducing_prior],
             recipe=self.recipe,
             num_chains=self.num_chains,
             effort=self.effort,

@@ -26,7 +26,8 @@ class BSGPRegressor(RegressorMixin, BSGPEstimator):
     num_inducing : inducing points; None lets the recipe choose.
     num_chains : Markov chains, of methods that sample. Two or more make the convergence diagnostics sharper.
     objective : "fitc" or "vfe", of bsgp and its ablations; others have their own.
-    inducing_prior : "normal", "determinantal", "strauss", "uniform" or "strauss-hard", of bsgp and its ablations.
+    inducing_prior : "normal", "determinantal", "strauss", "uniform" or "strauss-hard", of bsgp and its ablations;
+        None is normal, around cluster centres of the inputs where there are many rows of classes.
     recipe : "default", or "paper" for what the authors did; of bsgp and its ablations.
     effort : multiplies the number of updates.
     max_seconds : stop then, and predict with what there is by that time.
