@@ -28,14 +28,18 @@ def shallow(Z, num_outputs=1, variance=0.8, lengthscale=0.7, noise=0.2, jitter=1
     return DeepGP((layer,), Gaussian(jnp.full(num_outputs, noise)))
 
 
-def optimal_u(model: DeepGP, X, y, objective: str):
-    """Mean and covariance of the optimal q(u) in the paper's supplement (eq. 12 for VFE, eq. 17 for FITC)."""
+def optimal_u(model: DeepGP, X, y, objective: str, power: float = 1.0):
+    """Mean and covariance of the optimal q(u) in the paper's supplement (eq. 12 for VFE, eq. 17 for FITC).
+
+    A power of a Gaussian likelihood is one of the variance divided by it.
+    """
     layer, noise = model.layers[0], model.likelihood.noise_variance[0]
     X = jnp.asarray(X)
     Kzz, Kzx = layer.kernel(layer.Z, layer.Z), layer.kernel(layer.Z, X)
     Lambda = jnp.full(X.shape[0], noise)
     if objective == "fitc":
         Lambda = Lambda + layer.kernel.diag(X) - jnp.sum(Kzx * jnp.linalg.solve(Kzz, Kzx), axis=0)
+    Lambda = Lambda / power
     Sigma = jnp.linalg.inv(Kzz + (Kzx / Lambda[None, :]) @ Kzx.T)
     return Kzz @ Sigma @ (Kzx / Lambda[None, :]) @ y, Kzz @ Sigma @ Kzz
 

@@ -102,13 +102,17 @@ def test_the_thermostat_takes_up_noise_that_was_not_learned(getkey):
     assert_allclose(np.mean(after.temperature), 1.0, atol=0.03)
 
 
-@pytest.mark.parametrize("max_axes", [1_500, 0], ids=["axes of their own", "coordinates"])
-def test_sampled_u_has_the_supplements_mean_and_covariance(max_axes, getkey, monkeypatch):
+@pytest.mark.parametrize(
+    ("max_axes", "power"),
+    [(1_500, 1.0), (0, 1.0), (1_500, 0.1)],
+    ids=["axes of their own", "coordinates", "a tenth of the rows' weight"],
+)
+def test_sampled_u_has_the_supplements_mean_and_covariance(max_axes, power, getkey, monkeypatch):
     monkeypatch.setattr(bsgp.fisher, "MAX_AXES", max_axes)
     num_rows = 2_000
     X, y = regression(num_rows)
     model = shallow(np.linspace(-1.8, 1.8, 4)[:, None])
-    target = Target(model, num_rows, treatment={"Z": "fix", "theta": "fix", "noise": "fix"})
+    target = Target(model, num_rows, treatment={"Z": "fix", "theta": "fix", "noise": "fix"}, power=power)
     # programs are kept by their settings: the two cases must have settings of their own
     plan = Plan(
         warm_start=200, burn_in=16_000, num_draws=2_000, thinning=40, batch_size=50, adaptation="fisher",
@@ -118,7 +122,7 @@ def test_sampled_u_has_the_supplements_mean_and_covariance(max_axes, getkey, mon
     layer = model.layers[0]
     Lz = np.linalg.cholesky(layer.kernel(layer.Z, layer.Z))
     u = np.einsum("mk,csko->csmo", Lz, run.model.layers[0].V)[..., 0]
-    mean, covariance = optimal_u(model, X, jnp.asarray(y), "fitc")
+    mean, covariance = optimal_u(model, X, jnp.asarray(y), "fitc", power)
     error = u.std(axis=(0, 1)) / np.sqrt(ess(u))
     assert (np.abs(u.mean(axis=(0, 1)) - np.asarray(mean)[:, 0]) < 4 * error).all()
     centred = u - u.mean(axis=(0, 1))

@@ -7,6 +7,7 @@ import scipy.stats as st
 from numpy.testing import assert_allclose
 
 from bsgp import Batch, Target, default_priors
+from bsgp.anchor import Anchor
 from bsgp.bijectors import Exp
 from bsgp.inducing import Determinantal, InducingUniform
 from bsgp.priors import Flat, Gamma
@@ -132,9 +133,38 @@ def test_outputs_are_summed(rng, getkey):
     assert_allclose(both, 2 * target.log_likelihood(target.model, batch_of(X, y), getkey()), rtol=1e-10)
 
 
+@pytest.mark.parametrize("objective", ["fitc", "vfe"])
+@pytest.mark.parametrize("num_anchor", [None, 10, 30], ids=["plain", "anchored", "u integrated out"])
+def test_a_power_is_that_many_copies_of_the_data(num_anchor, objective, getkey):
+    target, X, y = tiny_target()
+
+    def with_rows(X, y, power):
+        anchor = None
+        if num_anchor is not None:
+            picked = slice(num_anchor * len(X) // 30)
+            anchor = Anchor(jnp.asarray(X[picked]), jnp.asarray(y[picked]))
+        return Target(target.model, len(X), objective=objective, power=power, anchor=anchor)
+
+    thrice = with_rows(np.repeat(X, 3, axis=0), np.repeat(y, 3, axis=0), 1.0)
+    powered = with_rows(X, y, 3.0)
+    position, key = powered.unconstrain(target.model), getkey()
+    expected = thrice.log_joint(position, batch_of(np.repeat(X, 3, axis=0), np.repeat(y, 3, axis=0)), key)
+    assert_allclose(powered.log_joint(position, batch_of(X, y), jax.random.clone(key)), expected, rtol=1e-10)
+    # a minibatch counts for all rows, to the same power
+    parts = [powered.log_joint(position, batch_of(X[i::3], y[i::3]), jax.random.clone(key)) for i in range(3)]
+    assert_allclose(np.mean(parts), expected, rtol=1e-10)
+    assert powered.num_counted == 90
+
+
 @pytest.mark.parametrize(
     "options",
-    [{"objective": "elbo"}, {"treatment": {"w": "sample"}}, {"treatment": {"u": "guess"}}, {"num_passes": 0}],
+    [
+        {"objective": "elbo"},
+        {"treatment": {"w": "sample"}},
+        {"treatment": {"u": "guess"}},
+        {"num_passes": 0},
+        {"power": 0.0},
+    ],
 )
 def test_unknown_options_are_refused(options):
     with pytest.raises(ValueError, match="got"):

@@ -43,7 +43,7 @@ class Conditional(NamedTuple):
 
 
 class Anchor(eqx.Module):
-    """Rows that hold the coordinates of the last layer's u. Each counts `num_data / n` times.
+    """Rows that hold the coordinates of the last layer's u. Each counts `num_counted / n` times.
 
     Hidden layers pass them on by their means: the map has to be a function of the parameters alone.
     """
@@ -55,12 +55,12 @@ class Anchor(eqx.Module):
     def num_rows(self) -> int:
         return self.X.shape[0]
 
-    def conditional(self, model: DeepGP, num_data: int, objective: str) -> Conditional:
+    def conditional(self, model: DeepGP, num_counted: int | float, objective: str) -> Conditional:
         H = self.X
         for layer in model.layers[:-1]:
             H = layer.conditional(H).mean
         A, left = model.layers[-1].whitened(H)
-        return self.conditional_at(A, left, model.likelihood, num_data / self.num_rows, objective)
+        return self.conditional_at(A, left, model.likelihood, num_counted / self.num_rows, objective)
 
     def conditional_at(
         self, A: list[Float[Array, "_ n"]], left: Float[Array, " n"], likelihood, times: float, objective: str

@@ -3,7 +3,7 @@
 import numpy as np
 
 
-def check_positive(name: str, value: float) -> None:
+def check_positive(name: str, value: int | float) -> None:
     if not (np.isfinite(value) and value > 0):
         raise ValueError(f"`{name}` must be a positive finite number, got {value}. Pass a value above zero.")
 

@@ -107,8 +107,9 @@ def _sampler(target: Target, plan: Plan, optimised: PyTree, data_axis: str | Non
 
     return sghmc(
         log_density,
-        target.num_data,
-        step_size=plan.step_size or _start_step_size(plan, target.num_data),
+        target.num_counted,
+        num_rows=target.num_data,
+        step_size=plan.step_size or _start_step_size(plan, target.num_counted),
         friction=plan.friction,
         integrator=plan.integrator,
         adaptation=plan.adaptation,
@@ -117,7 +118,7 @@ def _sampler(target: Target, plan: Plan, optimised: PyTree, data_axis: str | Non
     )
 
 
-def _start_step_size(plan: Plan, num_data: int) -> float:
+def _start_step_size(plan: Plan, num_data: float) -> float:
     if plan.adaptation != "fisher":
         return START_STEP_SIZE
     return START_SHARE * longest_step(plan.friction, plan.batch_size, num_data)
@@ -147,10 +148,10 @@ def _adam_step(target, optimiser, free, state, rest, batch, key, data_axis):
     """One step of Adam on the `free` leaves of a position, up the log joint."""
 
     def loss(free):
-        return -target.log_joint(eqx.combine(free, rest), batch, key) / target.num_data
+        return -target.log_joint(eqx.combine(free, rest), batch, key) / target.num_counted
 
     free, state, value = descend(optimiser, loss, free, state, data_axis)
-    return free, state, value * target.num_data
+    return free, state, value * target.num_counted
 
 
 @eqx.filter_jit

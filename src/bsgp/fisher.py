@@ -48,7 +48,7 @@ def updates_between_turns(num_coordinates: int) -> int:
     return max(LEAST_WINDOW, 4 * num_coordinates) // 2
 
 
-def longest_step(friction: float, batch_size: int, num_data: int) -> float:
+def longest_step(friction: float, batch_size: int, num_data: int | float) -> float:
     """At which the gradient adds its share of noise: along an axis of unit precision it has a variance of N / B."""
     injected = 1.0 / (1.0 - friction) ** 2 - 1.0
     return (NOISE_SHARE * injected * batch_size / num_data) ** 0.5

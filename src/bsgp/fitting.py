@@ -53,6 +53,8 @@ class Options:
     """Of bsgp and its ablations."""
     inducing_prior: AbstractInducingPrior | None = None
     """Of bsgp and its ablations; None is the recipe's: normal, or around cluster centres."""
+    likelihood_power: float | None = None
+    """Below 1 the data count for fewer rows than they are; of methods with checkpoints. None is the recipe's."""
     recipe: str = "default"
     """Of bsgp and its ablations."""
     num_chains: int = 1
@@ -73,8 +75,9 @@ class Options:
         for name in ("num_inducing", "thinning"):
             if getattr(self, name) is not None:
                 check_count(name, getattr(self, name))
-        if self.max_seconds is not None:
-            check_positive("max_seconds", self.max_seconds)
+        for name in ("max_seconds", "likelihood_power"):
+            if getattr(self, name) is not None:
+                check_positive(name, getattr(self, name))
         if self.mesh is not None:
             mesh_shape(self.mesh)
 
@@ -161,6 +164,11 @@ def check_method(method: str, likelihood: AbstractLikelihood, options: Options) 
         raise ValueError(
             f"`{method}` optimises and has no chains, got {options.num_chains}. Pass 1, or use {_others('has_chains')}."
         )
+    if options.likelihood_power not in (None, 1) and not about.can_resume:
+        raise ValueError(
+            f"`{method}` takes the likelihood as it is, got `likelihood_power` {options.likelihood_power}. "
+            f"Leave it out, or use {_others('can_resume')}."
+        )
     if options.mesh is not None and not about.can_resume:
         raise ValueError(f"`{method}` runs on one device, got a `mesh`. Leave it out, or use {_others('can_resume')}.")
 
@@ -180,7 +188,7 @@ def bsgp_recipe(method: str, source: AbstractSource, likelihood: AbstractLikelih
     num_inducing = min(options.num_inducing or recipe.num_inducing, source.num_rows)
     recipe = scaled(recipe, num_inducing, options.effort)
     plan = replace(recipe.plan, max_seconds=options.max_seconds, thinning=options.thinning or recipe.plan.thinning)
-    return replace(recipe, plan=plan)
+    return replace(recipe, plan=plan, likelihood_power=options.likelihood_power or recipe.likelihood_power)
 
 
 def _fit_bsgp(task: _Task) -> Fit:

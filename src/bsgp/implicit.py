@@ -218,7 +218,9 @@ def moment_matched(layer: Layer, X: Float[Array, "N D"], V: Float[Array, "S M P"
     return Marginals(layer.add_mean(mean.T, X), left[:, None] + spread.T)
 
 
-def bound(model: DeepGP, pair: Pair, batch: Batch, key: Array, num_data: int, num_noise: int) -> Float[Array, ""]:
+def bound(
+    model: DeepGP, pair: Pair, batch: Batch, key: Array, num_counted: int | float, num_noise: int
+) -> Float[Array, ""]:
     """The log of the expected likelihood less the estimated KL of every layer, on a minibatch scaled to all rows."""
     X, kl = batch.X, jnp.zeros((), batch.X.dtype)
     for index, (layer, generator, critic) in enumerate(zip(model.layers, *pair, strict=True)):
@@ -229,7 +231,7 @@ def bound(model: DeepGP, pair: Pair, batch: Batch, key: Array, num_data: int, nu
         if index < model.depth - 1:
             X = f.mean + jnp.sqrt(f.variance) * jr.normal(row_key, f.mean.shape, f.mean.dtype)
     log_likelihood = jnp.sum(model.likelihood.log_expected_prob(batch.y, f))
-    return num_data / batch.X.shape[0] * log_likelihood - kl
+    return num_counted / batch.X.shape[0] * log_likelihood - kl
 
 
 def critic_loss(model: DeepGP, pair: Pair, key: Array, num_noise: int) -> Float[Array, ""]:
@@ -275,8 +277,8 @@ def fit_implicit(
         def loss(free):
             gp, generators = free
             model = gaussian_model(target, gp)
-            total = bound(model, Pair(generators, critics), batch, bound_key, target.num_data, plan.num_noise)
-            return -(total + target.log_prior(model, but_for="u")) / target.num_data
+            total = bound(model, Pair(generators, critics), batch, bound_key, target.num_counted, plan.num_noise)
+            return -(total + target.log_prior(model, but_for="u")) / target.num_counted
 
         value, (gp_slope, generator_slope) = jax.value_and_grad(loss)((gp, pair.generators))
         gp, gp_state = improve(of_gp, gp_slope, gp, states[0])

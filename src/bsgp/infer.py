@@ -223,7 +223,7 @@ class _Loop:
                 self.learning_rate *= SHRINK_ADAPTING
             self.state.positions, self.state.adam = positions, adam
             energy = self._stop("warm start", found, energy)
-            self.state.record("warm start", energy / self.target.num_data)
+            self.state.record("warm start", energy / self.target.num_counted)
         self.state.chains = init_chains(self.target, self.plan, self.state.positions)
 
     def _burn_in(self):
@@ -315,7 +315,7 @@ class _Loop:
         longest = MAX_PLAIN_STEP_SIZE if self.target.anchor is None else MAX_STEP_SIZE
         if self.plan.adaptation != "fisher":
             return longest
-        return min(longest, longest_step(self.plan.friction, self.plan.batch_size, self.target.num_data))
+        return min(longest, longest_step(self.plan.friction, self.plan.batch_size, self.target.num_counted))
 
     # -- guard -------------------------------------------------------------------------------------------------
 
@@ -342,7 +342,7 @@ class _Loop:
         if phase == "burn-in":  # which is there to cool down
             found = {chain: fault for chain, fault in found.items() if not fault.is_finite}
         positions, info = self._stop(phase, found, (positions, info))
-        self.state.record(phase, np.asarray(info.energy) / self.target.num_data)
+        self.state.record(phase, np.asarray(info.energy) / self.target.num_counted)
         return _Advanced(positions, info)
 
     def _faults(self, info: Info, limit: float) -> dict[int, Fault]:

@@ -45,6 +45,8 @@ class Recipe:
     plan: Plan
     treatment: Mapping[str, str] = field(default_factory=dict)
     objective: str = "fitc"
+    likelihood_power: float = 1.0
+    """Below 1 the data count for fewer rows than they are (`target.Target`)."""
     num_anchor: int | None = None
     """Rows that anchor the coordinates of u where the likelihood is Gaussian (`bsgp.anchor`); None for plain V."""
     start_noise: float | None = None
@@ -204,6 +206,7 @@ def fit(
         priors=_priors(model, recipe, inducing_prior),
         objective=recipe.objective,
         treatment=recipe.treatment,
+        power=recipe.likelihood_power,
     )
     run = sample(
         target, source, None, sample_key,

@@ -17,7 +17,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
 from bsgp import fisher
-from bsgp.checks import check_count, check_option, check_positive
+from bsgp.checks import check_option, check_positive
 from bsgp.mesh import mean_over
 
 INTEGRATORS = ("baoab", "euler")
@@ -72,8 +72,9 @@ class Sampler(NamedTuple):
 
 def sghmc(
     log_density: Callable[[PyTree, PyTree, Array], Float[Array, ""]],
-    num_data: int,
+    num_data: int | float,
     *,
+    num_rows: int | None = None,
     step_size: float = 0.01,
     friction: float = 0.05,
     integrator: str = "baoab",
@@ -94,9 +95,12 @@ def sghmc(
     and has friction take up the heat of gradient noise (`bsgp.fisher`): for minibatches, of `batch_size` rows, that are
     a small part of many.
 
+    Minibatches are drawn from `num_rows` rows; None is `num_data`, from which they differ where a power of the
+    likelihood has them count for fewer.
+
     Where a batch is shared out over an axis of a mesh, `data_axis` names it: densities and gradients are averaged.
     """
-    num_data = check_count("num_data", num_data)
+    check_positive("num_data", num_data)
     check_positive("step_size", step_size)
     if not 0 < friction < 1:
         raise ValueError(f"`friction` must lie between 0 and 1, got {friction}. The paper uses 0.05.")
@@ -105,7 +109,7 @@ def sghmc(
     is_fisher = adaptation == "fisher"
     adapt_mass = _adapt_mass_as_the_authors if adaptation == "paper" else _adapt_mass_steadily
     least_square = 1.0 / num_data**2 if adaptation == "steady" else 0.0  # of a gradient, in units of energy / N
-    rows_in_noise = _rows_in_noise(integrator, batch_size, num_data) if is_fisher else 0.0
+    rows_in_noise = _rows_in_noise(integrator, batch_size, num_rows or num_data) if is_fisher else 0.0
     move = _euler if integrator == "euler" else _baoab
     # the authors' discretised friction leaves even a free particle too hot by 1 / (1 - friction / 2)
     cooling = 1.0 - friction / 2.0 if integrator == "euler" else 1.0
@@ -159,16 +163,16 @@ def sghmc(
     return Sampler(init, burn_in, step)
 
 
-def _rows_in_noise(integrator: str, batch_size: int | None, num_data: int) -> float:
+def _rows_in_noise(integrator: str, batch_size: int | None, num_rows: int | float) -> float:
     """Rows whose mean gradient varies as that of a minibatch, which is drawn without replacement."""
     if integrator != "baoab":
         raise ValueError(f"`integrator` must be 'baoab' with `adaptation='fisher'`, got {integrator!r}.")
-    if batch_size is None or 2 * batch_size > num_data:
+    if batch_size is None or 2 * batch_size > num_rows:
         raise ValueError(
-            f"`batch_size` must be at most half of the {num_data} rows with `adaptation='fisher'`, got {batch_size}: "
+            f"`batch_size` must be at most half of the {num_rows} rows with `adaptation='fisher'`, got {batch_size}: "
             "all rows together have no noise to learn from. Pass `adaptation='steady'`."
         )
-    return batch_size / (1.0 - batch_size / num_data)
+    return batch_size / (1.0 - batch_size / num_rows)
 
 
 def _euler(momentum, kick, thermal, noise, friction, drag):

@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, PyTree
 
 from bsgp.anchor import Anchor, Conditional
 from bsgp.bijectors import AbstractBijector, Identity
-from bsgp.checks import check_count, check_matrix, check_option
+from bsgp.checks import check_count, check_matrix, check_option, check_positive
 from bsgp.data.sources import AbstractStreamedSource, ArraySource
 from bsgp.fastpath import moments
 from bsgp.inducing import AbstractInducingPrior, InducingNormal, InducingUniform
@@ -123,6 +123,7 @@ class Target(eqx.Module):
     objective: str = eqx.field(static=True)
     treatment: tuple[tuple[str, str], ...] = eqx.field(static=True)
     num_passes: int = eqx.field(static=True)
+    power: float = eqx.field(static=True)
     anchor: Anchor | None
 
     def __init__(
@@ -134,9 +135,13 @@ class Target(eqx.Module):
         objective: str = "fitc",
         treatment: Mapping[str, str] | None = None,
         num_passes: int = 1,
+        power: float = 1.0,
         anchor: Anchor | None = None,
     ):
         """`num_passes` > 1 averages the likelihood over that many draws of the hidden layers before the log.
+
+        `power` is that of the likelihood: below 1 the data count for fewer rows than they are, as they should where no
+        parameters describe them all, and the posterior is as much wider.
 
         `anchor` changes the coordinates of the last layer's u, not the target; see `bsgp.anchor`.
         """
@@ -146,9 +151,16 @@ class Target(eqx.Module):
         self.objective = check_option("objective", objective, OBJECTIVES)
         self.treatment = tuple(_check_treatment(treatment or {}).items())
         self.num_passes = check_count("num_passes", num_passes)
+        check_positive("power", power)
+        self.power = float(power)
         self.anchor = anchor
         if anchor is not None:
             self._check_anchor()
+
+    @property
+    def num_counted(self) -> float:
+        """Rows that the data count for; energies and gradients are told per one of these."""
+        return self.power * self.num_data
 
     def _check_anchor(self):
         likelihood = type(self.model.likelihood).__name__
@@ -219,7 +231,7 @@ class Target(eqx.Module):
 
     def _conditional(self, model: DeepGP) -> Conditional:
         assert self.anchor is not None  # for the type checker
-        return self.anchor.conditional(model, self.num_data, self.objective)
+        return self.anchor.conditional(model, self.num_counted, self.objective)
 
     @property
     def integrates_u(self) -> bool:
@@ -270,7 +282,7 @@ class Target(eqx.Module):
         if self.anchor is not None:
             return self._anchored_log_joint(self.anchor, position, batch, key)
         model, log_det = self.constrain(position)
-        scale = self.num_data / batch.X.shape[0]
+        scale = self.num_counted / batch.X.shape[0]
         return self.log_prior(model) + log_det + scale * jnp.sum(self.log_likelihood(model, batch, key))
 
     def _anchored_log_joint(self, anchor: Anchor, position: DeepGP, batch: Batch, key: Array) -> Float[Array, ""]:
@@ -282,13 +294,13 @@ class Target(eqx.Module):
         last = model.layers[-1]
         rows = jnp.concatenate([batch.X, anchor.X])
         A, left = last.whitened(model.hidden(rows, key, num_drawn=num_rows, share=batch.share))
-        times = self.num_data / anchor.num_rows
+        times = self.num_counted / anchor.num_rows
         anchored = [a[:, num_rows:] for a in A], left[num_rows:]
         conditional = anchor.conditional_at(*anchored, model.likelihood, times, self.objective)
         V = conditional.to_V(last.V)
         mean, _ = moments([a[:, :num_rows] for a in A], V)
         f = Marginals(mean, jnp.broadcast_to(left[:num_rows, None], mean.shape))
-        log_likelihood = self.num_data / num_rows * jnp.sum(self.integral(model)(batch.y, f))
+        log_likelihood = self.num_counted / num_rows * jnp.sum(self.integral(model)(batch.y, f))
         return self.log_prior(_with_last_V(model, V)) + log_det + conditional.log_det + log_likelihood
 
     @property

@@ -80,7 +80,7 @@ def kl_to_prior(V: Float[Array, "M P"], root: Float[Array, "P M M"]) -> Float[Ar
     return 0.5 * (jnp.sum(V * V) + jnp.sum(root * root) - V.size) - jnp.sum(log_diagonal)
 
 
-def elbo(model: DeepGP, batch: Batch, key: Array, num_data: int, objective: str) -> Float[Array, ""]:
+def elbo(model: DeepGP, batch: Batch, key: Array, num_counted: int | float, objective: str) -> Float[Array, ""]:
     """The bound of a model with Gaussian V on a minibatch, scaled to all rows."""
     mean, left, spread = model.layers[-1].parts(model.hidden(batch.X, key))
     if objective == "vfe":
@@ -88,7 +88,7 @@ def elbo(model: DeepGP, batch: Batch, key: Array, num_data: int, objective: str)
     else:
         each = expected_log_marginal(model.likelihood, batch.y, Marginals(mean, spread), left)
     kl = sum(kl_to_prior(layer.V, layer.root) for layer in model.layers if layer.root is not None)
-    return num_data / batch.X.shape[0] * jnp.sum(each) - kl
+    return num_counted / batch.X.shape[0] * jnp.sum(each) - kl
 
 
 def expected_log_marginal(
@@ -137,8 +137,8 @@ def fit_variational(
 
     def loss(at, batch, step_key):
         model = gaussian_model(target, at)
-        bound = elbo(model, batch, step_key, target.num_data, target.objective)
-        return -(bound + target.log_prior(model, but_for="u")) / target.num_data
+        bound = elbo(model, batch, step_key, target.num_counted, target.objective)
+        return -(bound + target.log_prior(model, but_for="u")) / target.num_counted
 
     done = minimise(
         loss, start(target), cosine_adam(plan.learning_rate, plan.num_steps), data, key,

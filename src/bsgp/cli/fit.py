@@ -37,6 +37,9 @@ def fit(
     inducing_prior: Annotated[
         str | None, Parameter(help="normal, determinantal, strauss[-hard] or uniform; the recipe's by default.")
     ] = None,
+    likelihood_power: Annotated[
+        float | None, Parameter(help="Below 1 the data count for fewer rows than they are; the recipe's by default.")
+    ] = None,
     recipe: Annotated[str, Parameter(help="`default`, or `paper` for what the authors did.")] = "default",
     effort: Annotated[float, Parameter(help="Multiplies the recipe's number of updates.")] = 1.0,
     max_seconds: Annotated[float | None, Parameter(help="Stop sampling then, with what was drawn so far.")] = None,
@@ -94,7 +97,8 @@ def fit(
     kind = BSGPRegressor if chosen_task == "regression" else BSGPClassifier
     model = kind(
         method=method, depth=depth, num_inducing=num_inducing, num_chains=chains, objective=objective,
-        inducing_prior=inducing_prior, recipe=recipe, effort=effort, max_seconds=max_seconds, mesh=mesh,
+        inducing_prior=inducing_prior, likelihood_power=likelihood_power, recipe=recipe, effort=effort,
+        max_seconds=max_seconds, mesh=mesh,
         precision="float32" if float32 else "float64", verbose=not quiet and is_first, random_state=seed,
         checkpoint=checkpoint if can_resume else None, checkpoint_seconds=checkpoint_seconds, resume=resume,
     )  # fmt: skip

@@ -64,6 +64,7 @@ class BSGPEstimator(BaseEstimator, abc.ABC):
         num_chains=1,
         objective="fitc",
         inducing_prior=None,
+        likelihood_power=None,
         recipe="default",
         effort=1.0,
         max_seconds=None,
@@ -83,6 +84,7 @@ class BSGPEstimator(BaseEstimator, abc.ABC):
         self.num_chains = num_chains
         self.objective = objective
         self.inducing_prior = inducing_prior
+        self.likelihood_power = likelihood_power
         self.recipe = recipe
         self.effort = effort
         self.max_seconds = max_seconds
@@ -214,6 +216,7 @@ class BSGPEstimator(BaseEstimator, abc.ABC):
             num_inducing=self.num_inducing,
             objective=self.objective,
             inducing_prior=None if self.inducing_prior is None else INDUCING_PRIORS[self.inducing_prior],
+            likelihood_power=self.likelihood_power,
             recipe=self.recipe,
             num_chains=self.num_chains,
             effort=self.effort,

@@ -57,6 +57,8 @@ class Classification:
     """Train and test rows together, picked at random; None takes all."""
     thinning: int | None = None
     """Updates between draws; None is the method's own."""
+    likelihood_power: float | None = None
+    """Below 1 the rows count for fewer than they are; None is the method's own."""
 
     @property
     def key(self) -> str:
@@ -70,6 +72,8 @@ class Classification:
             parts.append(f"rows{self.max_rows}")
         if self.thinning is not None:
             parts.append(f"thin{self.thinning}")
+        if self.likelihood_power is not None:
+            parts.append(f"power{self.likelihood_power:g}")
         return "/".join(parts)
 
 
@@ -136,6 +140,7 @@ def run(settings: Classification, data_dir: str | None, report=None) -> dict:
         num_chains=settings.num_chains,
         effort=settings.scale,
         thinning=settings.thinning,
+        likelihood_power=settings.likelihood_power,
     )
     began, cpu_began = time.monotonic(), time.process_time()
     with jax.enable_x64(False):  # there is no noise to be small: float32 takes half the time
