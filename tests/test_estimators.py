@@ -218,7 +218,8 @@ def test_missing_values_are_filled_and_said_aloud(caplog):
 @pytest.mark.parametrize(
     "setting",
     [{"method": "magic"}, {"depth": 0}, {"num_inducing": 0}, {"num_chains": 0}, {"objective": "elbo"},
-     {"inducing_prior": "cauchy"}, {"recipe": "soup"}, {"effort": 0.0}, {"max_seconds": -1.0}, {"precision": "half"}],
+     {"inducing_prior": "cauchy"}, {"likelihood_power": 0.0}, {"recipe": "soup"}, {"effort": 0.0},
+     {"max_seconds": -1.0}, {"precision": "half"}],
 )  # fmt: skip
 def test_impossible_settings_are_refused_at_fit(setting):
     with pytest.raises(ValueError, match="got"):

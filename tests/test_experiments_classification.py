@@ -1,6 +1,7 @@
 """The two large classification experiments: what is planned, one run in miniature, and what is shown of records."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -36,15 +37,28 @@ def test_plans(name):
         "sghmc-dgp": (1.0, 640),
     }
     assert all(one.max_rows == 20_000 and one.scale <= 0.02 and one.num_chains <= 2 for one in quick)
+    # on airline bsgp is run once more, with rows that count for less
+    powered = [one for one in (*whole, *quick) if one.likelihood_power is not None]
+    assert [one.method for one in powered] == (["bsgp", "bsgp"] if name == "airline" else [])
+    assert all(replace(one, likelihood_power=None) in (*whole, *quick) for one in powered)
     keys = [one.key for one in (*whole, *quick)]
     assert len(set(keys)) == len(keys)
     assert [one.method for one in plan(Choice(methods=("svgp", "dkl")))] == ["svgp"]
-    assert len(plan(Choice(datasets=(name, "yacht"), depths=(1, 2)))) == 3
+    assert len(plan(Choice(datasets=(name, "yacht"), depths=(1, 2)))) == len(whole)
     assert list(plan(Choice(datasets=("yacht",)))) == list(plan(Choice(depths=(2,)))) == []
 
 
 def test_every_setting_is_in_the_key():
-    changed = {"method": "svgp", "seed": 1, "num_chains": 2, "num_inducing": 5, "scale": 2.0, "max_rows": 9}
+    changed = {
+        "method": "svgp",
+        "seed": 1,
+        "num_chains": 2,
+        "num_inducing": 5,
+        "scale": 2.0,
+        "max_rows": 9,
+        "thinning": 7,
+        "likelihood_power": 0.5,
+    }
     keys = {Classification("higgs", **{name: value}).key for name, value in changed.items()}
     assert len(keys | {Classification("higgs").key, Classification("airline").key}) == len(changed) + 2
 
@@ -183,6 +197,21 @@ def test_captions_say_which_rows():
     (sheet, _) = higgs.show([made_up("higgs", source="original")], Paper())
     assert "54,422" not in sheet.caption
     assert "all 11 million" in sheet.caption
+
+
+def test_a_power_of_the_likelihood_is_told():
+    powered = made_up(mnll=0.59, likelihood_power=0.125)
+    before = made_up(mnll=0.58)
+    del before["likelihood_power"]  # as older records
+    sheet, plain, tempered = airline.show([powered, before], Paper())
+    assert isinstance(sheet, Sheet)
+    assert [row[1] for row in sheet.rows[:2]] == [
+        "4 chains, M = 100, seed 0",
+        "4 chains, M = 100, seed 0, likelihood to the power of 0.125",
+    ]
+    assert [one.name for one in (plain, tempered)] == ["airline-traces", "airline-traces-power"]
+    assert "power of 0.125" in tempered.caption
+    assert "power" not in plain.caption
 
 
 def test_quick_runs_come_last_and_are_never_the_best():

@@ -122,6 +122,15 @@ def test_options_reach_the_recipe(objective):
     assert recipe.plan.burn_in == full.plan.burn_in // 2
 
 
+@pytest.mark.parametrize("method", ["bsgp", "sghmc-dgp"])
+def test_a_power_of_the_likelihood_reaches_the_target(method):
+    X, y = regression(40)
+    options = Options(num_inducing=6, effort=0.02, likelihood_power=0.25)
+    run = fit_method(method, X, y, gaussian(1, X.dtype), jr.key(0), options=options).run
+    assert run is not None
+    assert run.target.num_counted == 10
+
+
 def test_sghmc_dgp_with_all_else_fixed_draws_from_the_closed_form():
     X, y = regression(60)
     model = shallow(np.linspace(-2.0, 2.0, 4)[:, None], lengthscale=0.6)
@@ -145,6 +154,7 @@ def test_sghmc_dgp_with_all_else_fixed_draws_from_the_closed_form():
         ("mcmc-svgp", Gaussian(jnp.ones(1)), {"depth": 2}, "has one layer, got `depth` 2. Pass 1, or use `bsgp`"),
         ("kiss-gp", Bernoulli(), {}, "is for regression, got a Bernoulli likelihood. Use `bsgp` or `svgp`"),
         ("svgp", Gaussian(jnp.ones(1)), {"num_chains": 2}, "has no chains, got 2. Pass 1, or use `bsgp`"),
+        ("svgp", Gaussian(jnp.ones(1)), {"likelihood_power": 0.5}, "got `likelihood_power` 0.5. Leave it out"),
         ("magic", Gaussian(jnp.ones(1)), {}, "`method` must be one of 'bsgp'"),
     ],
 )
