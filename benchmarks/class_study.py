@@ -21,7 +21,7 @@ THINNING = 160
 
 # the parts, and what the recipe has in the place of each where it is left out
 PAPER_Z = {"stays_near_start": False}
-NARROW = {"variance_prior": "latent", "lengthscale_prior": None}
+NARROW = {"priors": "narrow"}
 VARIANTS = {
     "default": ({}, {}, None),
     "Z around the origin": (PAPER_Z, {}, None),
@@ -61,8 +61,8 @@ def run_one(dataset: str, variant: str) -> dict:
         recipe_changes, plan_changes, max_axes = VARIANTS.get(variant, (powered, {}, None))
         if max_axes is not None:
             bsgp.fisher.MAX_AXES = max_axes
-        if recipe_changes.get("variance_prior") == "latent":
-            recipe_changes = recipe_changes | {"variance_prior": LATENT_VARIANCE_PRIOR}
+        if recipe_changes.get("priors") == "narrow":
+            recipe_changes = recipe_changes | {"priors": {"variance": LATENT_VARIANCE_PRIOR}}
         recipe = scaled(named_recipe("default", as_source(X, y), Bernoulli(), 1), 100)
         plan = replace(recipe.plan, thinning=THINNING, **plan_changes)
         fitted = fit(

@@ -53,12 +53,8 @@ class Recipe:
     """Noise variance that a Gaussian likelihood begins from; None keeps the likelihood's own."""
     shares_noise: bool = False
     """Whether all targets have one noise variance between them."""
-    noise_prior: AbstractPrior | None = None
-    """None keeps the default of `target.DEFAULT_PRIORS`."""
-    variance_prior: AbstractPrior | None = None
-    """Of every kernel; None keeps the default likewise."""
-    lengthscale_prior: AbstractPrior | None = None
-    """Likewise."""
+    priors: Mapping[str, AbstractPrior] = field(default_factory=dict)
+    """In the place of `target.DEFAULT_PRIORS`, by the parameter's name."""
     stays_near_start: bool = False
     """Whether the default prior on Z is around the cluster centres that it begins from, in the place of the origin."""
     has_priors: bool = True
@@ -108,7 +104,7 @@ def paper_recipe(num_rows: int, num_inputs: int, num_targets: int, depth: int) -
         plan=plan,
         treatment={"noise": "optimise"},
         shares_noise=True,
-        noise_prior=Flat(Exp()),
+        priors={"noise_variance": Flat(Exp())},
     )
 
 
@@ -153,7 +149,7 @@ def named_recipe(name: str, source: AbstractSource, likelihood: AbstractLikeliho
     if recipe.num_anchor is not None and not isinstance(likelihood, Gaussian):
         # longer chains in the place of better ones
         plan = replace(PLAIN_PLAN, warm_start=max(PLAIN_PLAN.warm_start, recipe.plan.warm_start))
-        plain = replace(recipe, plan=plan, num_anchor=None, variance_prior=LATENT_VARIANCE_PRIOR)
+        plain = replace(recipe, plan=plan, num_anchor=None, priors={"variance": LATENT_VARIANCE_PRIOR})
         return plain if source.num_rows <= MANY_ROWS else _with_many_rows(plain, source.num_inputs)
     return recipe
 
@@ -163,8 +159,10 @@ def _with_many_rows(plain: Recipe, num_inputs: int) -> Recipe:
     return replace(
         plain,
         plan=replace(plain.plan, adaptation="fisher"),
-        variance_prior=LogNormal.with_median(1.0, scale=5.0),
-        lengthscale_prior=LogNormal.with_median(num_inputs**0.5, scale=3.0),
+        priors={
+            "variance": LogNormal.with_median(1.0, scale=5.0),
+            "lengthscales": LogNormal.with_median(num_inputs**0.5, scale=3.0),
+        },
         stays_near_start=True,
     )
 
@@ -247,17 +245,8 @@ def _anchor(first: Rows, likelihood: AbstractLikelihood, recipe: Recipe, key: Ar
 def _priors(model: DeepGP, recipe: Recipe, inducing_prior: AbstractInducingPrior | None) -> DeepGP:
     if not recipe.has_priors:
         return flat_priors(model)
-    priors = default_priors(model, inducing_prior)
+    priors = default_priors(model, inducing_prior, **recipe.priors)
     if recipe.stays_near_start and inducing_prior is None:
         around = [InducingAround(layer.Z) for layer in model.layers]
         priors = eqx.tree_at(lambda tree: [layer.Z for layer in tree.layers], priors, around, is_leaf=is_prior)
-    for name, prior in (("variance", recipe.variance_prior), ("lengthscales", recipe.lengthscale_prior)):
-        if prior is not None:
-            of_all = [prior] * model.depth
-            priors = eqx.tree_at(
-                lambda tree, name=name: [getattr(layer.kernel, name) for layer in tree.layers],
-                priors, of_all, is_leaf=is_prior,
-            )  # fmt: skip
-    if recipe.noise_prior is not None and hasattr(model.likelihood, "noise_variance"):
-        priors = eqx.tree_at(lambda tree: tree.likelihood.noise_variance, priors, recipe.noise_prior, is_leaf=is_prior)
     return priors

@@ -74,9 +74,16 @@ def leaf_name(path) -> str:
     return ".".join(str(getattr(entry, "name", getattr(entry, "idx", entry))) for entry in path)
 
 
-def default_priors(model: DeepGP, inducing_prior: AbstractInducingPrior | None = None) -> DeepGP:
-    """A tree of priors for `model`: the paper's, with `inducing_prior` (normal by default) on every Z."""
-    table = DEFAULT_PRIORS if inducing_prior is None else {**DEFAULT_PRIORS, "Z": inducing_prior}
+def default_priors(
+    model: DeepGP, inducing_prior: AbstractInducingPrior | None = None, **others: AbstractPrior
+) -> DeepGP:
+    """A tree of priors for `model`: the paper's, with `inducing_prior` (normal by default) on every Z.
+
+    `others` are for parameters by name, of every layer: `lengthscales=LogNormal.with_median(2.0)`.
+    """
+    table = DEFAULT_PRIORS | others
+    if inducing_prior is not None:
+        table = table | {"Z": inducing_prior}
 
     def prior_of(path, _):
         if block_of(path) is None:
