@@ -7,9 +7,10 @@ import pytest
 from numpy.testing import assert_array_equal
 
 import bsgp.apart
-from bsgp import BSGPRegressor, Options
+from bsgp import BSGPClassifier, BSGPRegressor, Options
 from bsgp.apart import _Chain, _joined
 from bsgp.data.sources import ArraySource
+from bsgp.fitting import fit_method
 from bsgp.health import DivergenceError
 from bsgp.history import History
 from problems import regression, tiny_target
@@ -30,7 +31,8 @@ def test_two_chains_in_two_processes():
     assert set(first.energy_) == {"warm start", "burn-in", "draws"}
     assert all(energy.shape[0] == 2 for energy in first.energy_.values())
     alone = BSGPRegressor(**SETTINGS).fit(X, y[:, 0]).predict(X)
-    assert np.abs(first.predict(X) - alone).mean() < 0.3 * y.std()
+    # so short are the chains that those of two seeds in one process differ by up to 0.33
+    assert np.abs(first.predict(X) - alone).mean() < 0.5 * y.std()
 
 
 def history(num_updates: int, warning: str) -> History:
@@ -69,8 +71,30 @@ def test_a_chain_says_its_own_number(monkeypatch):
     with joblib.parallel_config(backend="threading"), pytest.raises(DivergenceError, match="Chain 0 became"):
         BSGPRegressor(n_jobs=2, **SETTINGS).fit(X, y[:, 0])
     key = np.asarray(jax.random.key_data(jax.random.key(0)))
-    task = bsgp.apart._Task(3, "bsgp", ArraySource(X, y), None, key, Options(), "float64")
+    task = bsgp.apart._Task(3, "bsgp", ArraySource(X, y), None, key, key, Options(), "float64")
     assert bsgp.apart._fit_one(task).fault == "Chain 3 became non-finite."
+
+
+def test_chains_apart_are_of_one_posterior(monkeypatch):
+    """The prior on Z of many rows of classes is around the start, so that it must be the same start."""
+    targets = []
+
+    def keeps_target(*arguments, **options):
+        fitted = fit_method(*arguments, **options)
+        targets.append(fitted.run.target)
+        return fitted
+
+    monkeypatch.setattr(bsgp.apart, "fit_method", keeps_target)
+    X, y = regression(5_001, 2)
+    settings = {**SETTINGS, "effort": 0.001}
+    with joblib.parallel_config(backend="threading"):
+        BSGPClassifier(n_jobs=1, **settings).fit(X, y[:, 0] > 0)  # in this process, all together
+        assert not targets
+        model = BSGPClassifier(n_jobs=2, **settings).fit(X, y[:, 0] > 0)
+    first, second = (target.priors.layers[0].Z.centres for target in targets)
+    assert_array_equal(first, second)
+    draws = jax.tree.leaves(model.posterior_.model)[0]
+    assert not np.array_equal(draws[0], draws[1])
 
 
 @pytest.mark.parametrize("other", [{"mesh": "2x1"}, {"warm_start": True}, {"checkpoint": "somewhere"}])

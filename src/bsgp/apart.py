@@ -1,6 +1,6 @@
 """The chains of a fit as runs of their own, in processes of this machine or wherever joblib's backend takes them.
 
-They are not those that one process would draw, only equal in law: each has a key of its own.
+They are not those that one process would draw, only equal in law: each has a key of its own, and all have one target.
 """
 
 import os
@@ -35,6 +35,8 @@ class _Task(NamedTuple):
     """A store is opened again where it is read."""
     likelihood: Any
     key_data: np.ndarray
+    target_key_data: np.ndarray
+    """The same for all: chains of one posterior."""
     options: Options
     precision: str
 
@@ -61,11 +63,13 @@ def fit_chains_apart(
 
     check_method(method, likelihood, options)
     alone = replace(options, num_chains=1)
+    target_key, chains_key = jr.split(key)
+    target_key_data = np.asarray(jr.key_data(target_key))
     tasks = [
         _Task(
             chain, method, source.folder if isinstance(source, Store) else source,
-            jax.tree.map(np.asarray, likelihood), np.asarray(jr.key_data(jr.fold_in(key, chain))), alone,
-            str(jnp.result_type(float)),
+            jax.tree.map(np.asarray, likelihood), np.asarray(jr.key_data(jr.fold_in(chains_key, chain))),
+            target_key_data, alone, str(jnp.result_type(float)),
         )
         for chain in range(options.num_chains)
     ]  # fmt: skip
@@ -76,9 +80,10 @@ def fit_chains_apart(
 def _fit_one(task: _Task) -> _Chain:
     with _on_one_core(task.chain), jax.enable_x64(task.precision == "float64"):
         source = Store.open(task.source) if isinstance(task.source, Path) else task.source
-        likelihood, key = jax.tree.map(jnp.asarray, task.likelihood), jr.wrap_key_data(jnp.asarray(task.key_data))
+        likelihood = jax.tree.map(jnp.asarray, task.likelihood)
+        key, target_key = (jr.wrap_key_data(jnp.asarray(data)) for data in (task.key_data, task.target_key_data))
         try:
-            fitted = fit_method(task.method, source, None, likelihood, key, options=task.options)
+            fitted = fit_method(task.method, source, None, likelihood, key, options=task.options, target_key=target_key)
         except DivergenceError as error:
             return _Chain(None, None, _of_chain(task.chain, str(error)))
         history = fitted.history

@@ -94,6 +94,7 @@ class _Task:
     report: Report
     clock: Clock
     checkpoints: Checkpoints | None
+    target_key: Array | None
 
     @property
     def rows(self) -> tuple[Any, np.ndarray | None]:
@@ -134,8 +135,12 @@ def fit_method(
     options: Options = Options(),
     report: Report | None = None,
     checkpoints: Checkpoints | None = None,
+    target_key: Array | None = None,
 ) -> Fit:
-    """Fit standardised `X [N D]`, `y [N P]`, or a source and None, with a method of `bsgp.methods`."""
+    """Fit standardised `X [N D]`, `y [N P]`, or a source and None, with a method of `bsgp.methods`.
+
+    `target_key` is shared by chains that are run one by one (`recipes.fit`).
+    """
     check_method(method, likelihood, options)
     about, source = METHODS[method], as_source(X, y)
     if not isinstance(source, ArraySource) and not about.can_stream:
@@ -147,7 +152,7 @@ def fit_method(
         raise ValueError(f"`{method}` writes no checkpoints, got a folder for them. Use {_others('can_resume')}.")
     let_go_of_programs()
     clock = Clock(options.max_seconds)
-    task = _Task(method, source, likelihood, key, options, report or silent, clock, checkpoints)
+    task = _Task(method, source, likelihood, key, options, report or silent, clock, checkpoints, target_key)
     return _FITS[method](task)
 
 
@@ -204,6 +209,7 @@ def _fit_bsgp(task: _Task) -> Fit:
         report=task.report,
         checkpoints=task.checkpoints,
         layout=None if options.mesh is None else Layout(mesh_shape(options.mesh)),
+        target_key=task.target_key,
     )  # fmt: skip
 
 

@@ -180,8 +180,13 @@ def fit(
     report: Report | None = None,
     checkpoints: Checkpoints | None = None,
     layout: Layout | None = None,
+    target_key: Array | None = None,
 ) -> Fit:
-    """Fit standardised `X [N D]`, `y [N P]`, or a source and None."""
+    """Fit standardised `X [N D]`, `y [N P]`, or a source and None.
+
+    Where chains are run one by one, each with a `key` of its own, a `target_key` that they share gives them one start,
+    and with it one target: the prior on Z may be around it.
+    """
     source = as_source(X, y)
     depth = check_count("depth", depth)
     if isinstance(recipe, str):
@@ -189,6 +194,8 @@ def fit(
     if isinstance(likelihood, Gaussian):
         likelihood = _start_noise(likelihood, recipe)
     model_key, anchor_key, sample_key = jr.split(key, 3)
+    if target_key is not None:
+        model_key, anchor_key = jr.split(target_key)
     first = rows_to_begin_from(source, model_key)
     model = init_deep_gp(
         first.X, likelihood, model_key,
