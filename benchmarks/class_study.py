@@ -30,7 +30,12 @@ VARIANTS = {
     "the same, steady mass": (PAPER_Z | NARROW, {"adaptation": "steady"}, None),
 }
 METHODS = ("svgp", "sghmc-dgp")
-POWERS = {"four chains, power 1": 1.0, "power 1/4": 1 / 4, "power 1/8": 1 / 8, "power 1/16": 1 / 16}
+POWERS = {
+    "four chains, power 1": ({}, {}, None),
+    "power 1/4": ({"likelihood_power": 1 / 4}, {}, None),
+    "power 1/8": ({"likelihood_power": 1 / 8}, {}, None),
+    "power 1/16": ({"likelihood_power": 1 / 16}, {}, None),
+}
 """Of the likelihood, on airline: four chains, and how far they agree."""
 
 
@@ -57,8 +62,7 @@ def run_one(dataset: str, variant: str) -> dict:
         options = Options(num_inducing=100, thinning=THINNING if variant == "sghmc-dgp" else None)
         fitted = fit_method(variant, X, y, Bernoulli(), fit_key, options=options)
     else:
-        powered = {"likelihood_power": POWERS[variant]} if variant in POWERS else {}
-        recipe_changes, plan_changes, max_axes = VARIANTS.get(variant, (powered, {}, None))
+        recipe_changes, plan_changes, max_axes = (VARIANTS | POWERS)[variant]
         if max_axes is not None:
             bsgp.fisher.MAX_AXES = max_axes
         if recipe_changes.get("priors") == "narrow":

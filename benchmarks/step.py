@@ -50,7 +50,7 @@ def gradient_step(M: int, B: int, D: int, depth: int, dtype):
 
 def sghmc_update(M: int, B: int, D: int, depth: int, dtype):
     target, position, batch = _target(M, B, D, depth, dtype)
-    sampler = sghmc(target.log_joint, target.num_data, step_size=1e-4)
+    sampler = sghmc(target.log_joint, target.num_counted, step_size=1e-4)
 
     def step(carry):
         state, key = carry

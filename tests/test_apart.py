@@ -97,6 +97,15 @@ def test_chains_apart_are_of_one_posterior(monkeypatch):
     assert not np.array_equal(draws[0], draws[1])
 
 
+def test_chains_of_mcmc_svgp_apart_have_one_Z():
+    X, y = regression(40, 2)
+    settings = {**SETTINGS, "method": "mcmc-svgp", "effort": 0.05}
+    with joblib.parallel_config(backend="threading"):
+        model = BSGPRegressor(n_jobs=2, **settings).fit(X, y[:, 0])
+    Z = np.asarray(model.posterior_.model.layers[0].Z)
+    assert_array_equal(Z[0], Z[1])
+
+
 @pytest.mark.parametrize("other", [{"mesh": "2x1"}, {"warm_start": True}, {"checkpoint": "somewhere"}])
 def test_what_keeps_chains_together_is_refused(other):
     X, y = regression(40, 2)

@@ -83,6 +83,9 @@ def test_other_settings_and_newer_versions_are_refused(tmp_path):
         run(folder, jax.random.key(3), resume=True, settings={**SETTINGS, "seed": 1})
     with pytest.raises(ValueError, match="does not belong"):  # the settings do not say it, the chains do
         run(folder, jax.random.key(3), resume=True, chains=1)
+    # what is None by default may not have been a setting when the checkpoint was written
+    with pytest.raises(KilledError):
+        run(folder, jax.random.key(3), resume=True, settings={**SETTINGS, "of_later": None}, dies_after=8)
     for path in folder.glob("checkpoint-*.json"):
         path.write_text(json.dumps({**json.loads(path.read_text()), "version": 2}))
     with pytest.raises(ValueError, match="version 1, got 2"):

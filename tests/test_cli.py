@@ -111,11 +111,13 @@ def test_fit_speaks_json_and_several_targets(work, capsys):
     frame.assign(double=2 * frame["price"]).to_csv(work / "two.csv", index=False)
     out = work / "two"
     main(["fit", str(work / "two.csv"), *QUICK, "--target", "price,double", "--ignore", "class", "--out", str(out),
-          "--json"])  # fmt: skip
+          "--likelihood-power", "0.5", "--json"])  # fmt: skip
     summary = json.loads(capsys.readouterr().out)
     assert summary["task"] == "regression"
     assert summary["rows"] == 60
     assert any("size" in note for note in summary["notes"])
+    main(["report", str(out)])
+    assert "likelihood to the power of 0.5" in (out / "report.html").read_text()
     main(["predict", str(out), str(work / "two.csv"), "--out", str(work / "both.csv"), "-q"])
     assert list(pd.read_csv(work / "both.csv"))[:2] == ["price_mean", "price_std"]
 
@@ -140,6 +142,7 @@ def test_report_is_written_beside_the_model(work, capsys):
         (["--target", "city,class"], "one column"),
         (["--target", "price", "--depth", "0"], "depth"),
         (["--target", "price", "--method", "magic"], "magic"),
+        (["--target", "price", "--likelihood-power", "0"], "likelihood_power"),
         (["--target", "price", "--chains", "none"], "none"),
         (["--target", "price", "--speed", "11"], "speed"),
         ([], "target"),

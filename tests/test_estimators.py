@@ -198,6 +198,17 @@ def test_warm_start_on_other_data_begins_anew(caplog):
     assert "begin anew" in caplog.text
 
 
+def test_warm_start_on_another_target_begins_anew(caplog):
+    frame, y = wave()
+    model = BSGPRegressor(warm_start=True, **QUICK).fit(frame, y)
+    num_draws = model.posterior_.num_draws
+    model.set_params(likelihood_power=0.5).fit(frame, y)
+    assert model.posterior_.num_draws == num_draws
+    assert "begin anew" in caplog.text
+    model.set_params(max_seconds=1e4).fit(frame, y)  # how long it may take is no part of the target
+    assert model.posterior_.num_draws == 2 * num_draws
+
+
 def test_max_seconds_stops_early():
     frame, y = wave()
     model = BSGPRegressor(max_seconds=1e-3, **{**QUICK, "effort": 1.0}).fit(frame, y)

@@ -30,14 +30,14 @@ def test_plans(name):
     assert all((one.dataset, one.seed, one.max_rows) == (name, 3, None) for one in whole)
     # bsgp has the longer warm start and burn-in, and on higgs draws twice as far apart
     far = {"airline": 640, "higgs": 1_280}[name]
-    assert {one.method: (one.scale, one.thinning) for one in whole if one.likelihood_power is None} == {
+    assert {one.method: (one.scale, one.thinning) for one in whole if one.likelihood_power == 1.0} == {
         "bsgp": (5.0, far),
         "svgp": (1.0, None),
         "sghmc-dgp": (1.0, 640),
     }
     assert all(one.max_rows == 20_000 and one.scale <= 0.02 and one.num_chains <= 2 for one in quick)
     # on airline bsgp is run once more, with rows that count for less
-    powered = [one for one in (*whole, *quick) if one.likelihood_power is not None]
+    powered = [one for one in (*whole, *quick) if one.likelihood_power != 1.0]
     assert [one.method for one in powered] == (["bsgp", "bsgp"] if name == "airline" else [])
     assert [(one.scale, one.thinning) for one in powered] == ([(5.0, 1_280), (0.02, None)] if powered else [])
     keys = [one.key for one in (*whole, *quick)]

@@ -90,6 +90,16 @@ def test_fixed_blocks_have_no_prior_and_flat_ones_none_either(getkey):
     assert_allclose(alone.log_joint(alone.unconstrain(target.model), batch_of(X, y), key), likelihood)
 
 
+def test_priors_by_name_are_put_on_every_layer():
+    target, _, _ = tiny_target(depth=2)
+    priors = default_priors(target.model, lengthscales=Gamma(2.0, 1.0))
+    assert [type(layer.kernel.lengthscales) for layer in priors.layers] == [Gamma, Gamma]
+    assert not isinstance(priors.layers[0].kernel.variance, Gamma)
+    for name in ("lengthscale", "Z"):  # one that is not there, and one that has an argument of its own
+        with pytest.raises(ValueError, match=f"got '{name}'"):
+            default_priors(target.model, **{name: Gamma(2.0, 1.0)})
+
+
 def test_inducing_priors_are_put_on_every_layer(getkey):
     target, _, _ = tiny_target(depth=2)
     uniform = Target(target.model, 30, priors=default_priors(target.model, InducingUniform()))
@@ -164,6 +174,7 @@ def test_a_power_is_that_many_copies_of_the_data(num_anchor, objective, getkey):
         {"treatment": {"u": "guess"}},
         {"num_passes": 0},
         {"power": 0.0},
+        {"power": float("inf")},
     ],
 )
 def test_unknown_options_are_refused(options):

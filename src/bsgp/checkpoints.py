@@ -119,10 +119,11 @@ class Checkpoints:
         return Snapshot(arrays, facts, draws)
 
     def _check_settings(self, theirs: Any) -> None:
-        if theirs == self.settings:
-            return
         theirs = theirs if isinstance(theirs, dict) else {}
-        name = next(name for name in {**self.settings, **theirs} if self.settings.get(name) != theirs.get(name))
+        names = {**self.settings, **theirs}  # a setting that did not exist then is as good as None
+        name = next((name for name in names if self.settings.get(name) != theirs.get(name)), None)
+        if name is None:
+            return
         was, now = (json.dumps(which.get(name)) for which in (theirs, self.settings))
         raise ValueError(
             f"`--resume` must have the settings and the data of the run in `{self.folder}`, got another `{name}`: "

@@ -26,7 +26,7 @@ from bsgp.sghmc import Sampler, State, moved, normal_like, sghmc, turned, with_g
 from bsgp.target import Batch, Target
 
 START_STEP_SIZE = 0.002  # where it is adapted: short enough to begin with, and it grows
-START_SHARE = 0.1  # the same with the Fisher mass, of the longest step
+START_SHARE, MAX_START = 0.1, 0.01  # the same with the Fisher mass: a share of the longest step, and at most
 
 
 class Chain(NamedTuple):
@@ -118,10 +118,10 @@ def _sampler(target: Target, plan: Plan, optimised: PyTree, data_axis: str | Non
     )
 
 
-def _start_step_size(plan: Plan, num_data: float) -> float:
+def _start_step_size(plan: Plan, num_counted: float) -> float:
     if plan.adaptation != "fisher":
         return START_STEP_SIZE
-    return START_SHARE * longest_step(plan.friction, plan.batch_size, num_data)
+    return min(MAX_START, START_SHARE * longest_step(plan.friction, plan.batch_size, num_counted))
 
 
 @eqx.filter_jit

@@ -2,9 +2,10 @@
 
 A row's gradient varies by its share of the Fisher information, so the gradients of minibatches show the precision of
 the posterior: `precision = 1 + N B cov(g)`, with g the gradient of energy / N, 1 for the prior, and `B / (1 - B / N)`
-for B since rows are drawn without replacement. Its eigenvectors are axes along which the noise is not correlated, and
-there every coordinate can be given the friction that takes up the heat of its own noise. What that leaves is taken up
-by a thermostat (Nose-Hoover, one for each axis).
+for B since rows are drawn without replacement. (Where a power of the likelihood has the rows count for fewer, the first
+two N are what they count for and the last is what they are.) Its eigenvectors are axes along which the noise is not
+correlated, and there every coordinate can be given the friction that takes up the heat of its own noise. What that
+leaves is taken up by a thermostat (Nose-Hoover, one for each axis).
 """
 
 from typing import NamedTuple
@@ -48,10 +49,10 @@ def updates_between_turns(num_coordinates: int) -> int:
     return max(LEAST_WINDOW, 4 * num_coordinates) // 2
 
 
-def longest_step(friction: float, batch_size: int, num_data: int | float) -> float:
+def longest_step(friction: float, batch_size: int, num_counted: int | float) -> float:
     """At which the gradient adds its share of noise: along an axis of unit precision it has a variance of N / B."""
     injected = 1.0 / (1.0 - friction) ** 2 - 1.0
-    return (NOISE_SHARE * injected * batch_size / num_data) ** 0.5
+    return (NOISE_SHARE * injected * batch_size / num_counted) ** 0.5
 
 
 def along_axes(noise: Noise | None, vector: Float[Array, " d"]) -> Float[Array, " d"]:

@@ -53,8 +53,8 @@ class Options:
     """Of bsgp and its ablations."""
     inducing_prior: AbstractInducingPrior | None = None
     """Of bsgp and its ablations; None is the recipe's: normal, or around cluster centres."""
-    likelihood_power: float | None = None
-    """Below 1 the data count for fewer rows than they are; of methods with checkpoints. None is the recipe's."""
+    likelihood_power: float = 1.0
+    """Below 1 the data count for fewer rows than they are; of methods with checkpoints."""
     recipe: str = "default"
     """Of bsgp and its ablations."""
     num_chains: int = 1
@@ -72,12 +72,12 @@ class Options:
         check_option("objective", self.objective, OBJECTIVES)
         check_option("recipe", self.recipe, list(recipes.RECIPES))
         check_positive("effort", self.effort)
+        check_positive("likelihood_power", self.likelihood_power)
         for name in ("num_inducing", "thinning"):
             if getattr(self, name) is not None:
                 check_count(name, getattr(self, name))
-        for name in ("max_seconds", "likelihood_power"):
-            if getattr(self, name) is not None:
-                check_positive(name, getattr(self, name))
+        if self.max_seconds is not None:
+            check_positive("max_seconds", self.max_seconds)
         if self.mesh is not None:
             mesh_shape(self.mesh)
 
@@ -169,7 +169,7 @@ def check_method(method: str, likelihood: AbstractLikelihood, options: Options) 
         raise ValueError(
             f"`{method}` optimises and has no chains, got {options.num_chains}. Pass 1, or use {_others('has_chains')}."
         )
-    if options.likelihood_power not in (None, 1) and not about.can_resume:
+    if options.likelihood_power != 1 and not about.can_resume:
         raise ValueError(
             f"`{method}` takes the likelihood as it is, got `likelihood_power` {options.likelihood_power}. "
             f"Leave it out, or use {_others('can_resume')}."
@@ -193,7 +193,7 @@ def bsgp_recipe(method: str, source: AbstractSource, likelihood: AbstractLikelih
     num_inducing = min(options.num_inducing or recipe.num_inducing, source.num_rows)
     recipe = scaled(recipe, num_inducing, options.effort)
     plan = replace(recipe.plan, max_seconds=options.max_seconds, thinning=options.thinning or recipe.plan.thinning)
-    return replace(recipe, plan=plan, likelihood_power=options.likelihood_power or recipe.likelihood_power)
+    return replace(recipe, plan=plan, likelihood_power=options.likelihood_power)
 
 
 def _fit_bsgp(task: _Task) -> Fit:
@@ -267,8 +267,12 @@ def _nuts_plan(task: _Task) -> NutsPlan:
 
 def _fit_mcmc_svgp(task: _Task) -> Fit:
     model_key, key = jr.split(task.key)
+    optimise_key = None
+    if task.target_key is not None:
+        model_key, optimise_key = jr.split(task.target_key)
     return fit_mcmc_svgp(
         task.start_model(model_key), *task.rows, key,
+        optimise_key=optimise_key,
         plan=_nuts_plan(task),
         optimisation=_variational_plan(task),
         num_chains=task.options.num_chains,

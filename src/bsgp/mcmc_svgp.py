@@ -34,6 +34,7 @@ def fit_mcmc_svgp(
     y,
     key: Array,
     *,
+    optimise_key: Array | None = None,
     plan: NutsPlan = NutsPlan(),
     optimisation: VariationalPlan = VariationalPlan(),
     num_chains: int = 1,
@@ -43,6 +44,7 @@ def fit_mcmc_svgp(
     """Optimise Z as svgp does, then sample u, kernel and noise under the VFE objective.
 
     With Gaussian noise u is anchored by all rows: it is then N(0, I) whatever the rest is, and NUTS has an easy time.
+    Chains that are run one by one must share an `optimise_key`: the Z that it leads to is part of their target.
     """
     clock = clock or Clock()
     X = check_matrix("X", X)
@@ -51,11 +53,18 @@ def fit_mcmc_svgp(
             f"mcmc-svgp passes over all rows for every gradient and takes at most {MAX_ROWS:,}, got {X.shape[0]:,}. "
             'Use `method="bsgp"`, which works on minibatches.'
         )
-    optimise_key, start_key, sample_key, u_key = jr.split(key, 4)
+    own_key, start_key, sample_key, u_key = jr.split(key, 4)
     first = Target(model, X.shape[0], priors=flat_priors(model), objective="vfe", treatment=ALL_OPTIMISED)
     data = first.all_rows(X, y)
     optimised = fit_variational(
-        first, X, y, optimise_key, plan=optimisation, report=report, clock=clock, share=OPTIMISE_SHARE
+        first,
+        X,
+        y,
+        own_key if optimise_key is None else optimise_key,
+        plan=optimisation,
+        report=report,
+        clock=clock,
+        share=OPTIMISE_SHARE,
     )
     model = _points(optimised.posterior)
     anchor = Anchor(data.X, data.y) if isinstance(model.likelihood, Gaussian) else None

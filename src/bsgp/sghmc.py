@@ -17,7 +17,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
 from bsgp import fisher
-from bsgp.checks import check_option, check_positive
+from bsgp.checks import check_count, check_option, check_positive
 from bsgp.mesh import mean_over
 
 INTEGRATORS = ("baoab", "euler")
@@ -72,7 +72,7 @@ class Sampler(NamedTuple):
 
 def sghmc(
     log_density: Callable[[PyTree, PyTree, Array], Float[Array, ""]],
-    num_data: int | float,
+    num_counted: int | float,
     *,
     num_rows: int | None = None,
     step_size: float = 0.01,
@@ -95,12 +95,12 @@ def sghmc(
     and has friction take up the heat of gradient noise (`bsgp.fisher`): for minibatches, of `batch_size` rows, that are
     a small part of many.
 
-    Minibatches are drawn from `num_rows` rows; None is `num_data`, from which they differ where a power of the
-    likelihood has them count for fewer.
+    Everything is told per one of the `num_counted` rows that the data count for. Minibatches are drawn from `num_rows`
+    rows: as many if it is None, but not where a power of the likelihood has them count for fewer.
 
     Where a batch is shared out over an axis of a mesh, `data_axis` names it: densities and gradients are averaged.
     """
-    check_positive("num_data", num_data)
+    check_positive("num_counted", num_counted)
     check_positive("step_size", step_size)
     if not 0 < friction < 1:
         raise ValueError(f"`friction` must lie between 0 and 1, got {friction}. The paper uses 0.05.")
@@ -108,8 +108,9 @@ def sghmc(
     check_option("adaptation", adaptation, ADAPTATIONS)
     is_fisher = adaptation == "fisher"
     adapt_mass = _adapt_mass_as_the_authors if adaptation == "paper" else _adapt_mass_steadily
-    least_square = 1.0 / num_data**2 if adaptation == "steady" else 0.0  # of a gradient, in units of energy / N
-    rows_in_noise = _rows_in_noise(integrator, batch_size, num_rows or num_data) if is_fisher else 0.0
+    least_square = 1.0 / num_counted**2 if adaptation == "steady" else 0.0  # of a gradient, in units of energy / N
+    drawn_from = num_counted if num_rows is None else check_count("num_rows", num_rows)
+    rows_in_noise = _rows_in_noise(integrator, batch_size, drawn_from) if is_fisher else 0.0
     move = _euler if integrator == "euler" else _baoab
     # the authors' discretised friction leaves even a free particle too hot by 1 / (1 - friction / 2)
     cooling = 1.0 - friction / 2.0 if integrator == "euler" else 1.0
@@ -124,7 +125,7 @@ def sghmc(
 
     def inverse_mass_of(square):
         if is_fisher:
-            return 1.0 / (1.0 / num_data + rows_in_noise * square)
+            return 1.0 / (1.0 / num_counted + rows_in_noise * square)
         return 1.0 / (jnp.sqrt(jnp.maximum(square, least_square) + 1e-16) + 1e-16)
 
     def update(key: Array, state: State, batch: PyTree) -> tuple[State, Info, Array]:
@@ -132,13 +133,13 @@ def sghmc(
         found = jax.value_and_grad(log_density)(state.position, batch, density_key)
         log_prob, slope = found if data_axis is None else mean_over(data_axis, found)
         slope, unravel = ravel_pytree(slope)
-        raw_gradient = -slope / num_data
+        raw_gradient = -slope / num_counted
         gradient = fisher.along_axes(state.noise, raw_gradient)
         mobility = _step_size_along_axes(state) ** 2 * inverse_mass_of(state.gradient_square)
-        thermal = mobility / num_data  # the variance of p at stationarity
+        thermal = mobility / num_counted  # the variance of p at stationarity
         kick = -mobility * gradient
         white = jr.normal(noise_key, slope.shape, slope.dtype)
-        heat = mobility * num_data * state.gradient_square  # of the gradient's noise, in units of `thermal`
+        heat = mobility * num_counted * state.gradient_square  # of the gradient's noise, in units of `thermal`
         drag = 1.0 if state.noise is None else fisher.drag(state.noise, heat)
         drift, momentum = move(state.momentum, kick, thermal, white, friction, drag)
         # a linear force of stiffness k leaves E[kick * p] = -k/2 of the thermal variance under both integrators

@@ -81,6 +81,9 @@ def default_priors(
 
     `others` are for parameters by name, of every layer: `lengthscales=LogNormal.with_median(2.0)`.
     """
+    names = {_field(path) for path, _ in jtu.tree_leaves_with_path(model)} | DEFAULT_PRIORS.keys()
+    for name in others:
+        check_option("the name of a prior", name, sorted(names - {"Z"}))
     table = DEFAULT_PRIORS | others
     if inducing_prior is not None:
         table = table | {"Z": inducing_prior}
@@ -91,7 +94,7 @@ def default_priors(
         if _field(path) not in table:
             raise ValueError(
                 f"No default prior for `{leaf_name(path)}`, got a parameter of an unknown name. "
-                "Build the tree of priors by hand and pass it as `priors`."
+                f"Pass its prior by name, `{_field(path)}=`."
             )
         return table[_field(path)]
 
@@ -148,7 +151,7 @@ class Target(eqx.Module):
         """`num_passes` > 1 averages the likelihood over that many draws of the hidden layers before the log.
 
         `power` is that of the likelihood: below 1 the data count for fewer rows than they are, as they should where no
-        parameters describe them all, and the posterior is as much wider.
+        parameters describe them all, and the posterior is wider by about its root.
 
         `anchor` changes the coordinates of the last layer's u, not the target; see `bsgp.anchor`.
         """

@@ -38,8 +38,8 @@ def fit(
         str | None, Parameter(help="normal, determinantal, strauss[-hard] or uniform; the recipe's by default.")
     ] = None,
     likelihood_power: Annotated[
-        float | None, Parameter(help="Below 1 the data count for fewer rows than they are; the recipe's by default.")
-    ] = None,
+        float, Parameter(help="Below 1 the data count for fewer rows than they are, and the posterior is wider.")
+    ] = 1.0,
     recipe: Annotated[str, Parameter(help="`default`, or `paper` for what the authors did.")] = "default",
     effort: Annotated[float, Parameter(help="Multiplies the recipe's number of updates.")] = 1.0,
     max_seconds: Annotated[float | None, Parameter(help="Stop sampling then, with what was drawn so far.")] = None,

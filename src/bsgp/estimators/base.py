@@ -3,6 +3,7 @@
 import abc
 import logging
 import os
+from dataclasses import replace
 from typing import Any, NamedTuple, cast
 
 import jax
@@ -50,6 +51,16 @@ class _Session(NamedTuple):
 
     fitted: Fit
     fingerprint: str
+    options: Options
+
+
+def _have_one_target(before: Options, now: Options) -> bool:
+    """Whether chains can go on under other options: how long they run and where is no part of what they draw from."""
+
+    def of_target(options: Options) -> Options:
+        return replace(options, effort=1.0, thinning=None, max_seconds=None, mesh=None)
+
+    return of_target(before) == of_target(now)
 
 
 class BSGPEstimator(BaseEstimator, abc.ABC):
@@ -64,7 +75,7 @@ class BSGPEstimator(BaseEstimator, abc.ABC):
         num_chains=1,
         objective="fitc",
         inducing_prior=None,
-        likelihood_power=None,
+        likelihood_power=1.0,
         recipe="default",
         effort=1.0,
         max_seconds=None,
@@ -141,19 +152,20 @@ class BSGPEstimator(BaseEstimator, abc.ABC):
         before = getattr(self, "_session", None) if self.warm_start else None
         fingerprint = source.fingerprint if self.warm_start or self.checkpoint is not None else ""
         self._checkpoints = self._open_checkpoints(source, fingerprint)
-        if before is not None and before.fingerprint == fingerprint:
+        options = self._options()
+        if before is not None and before.fingerprint == fingerprint and _have_one_target(before.options, options):
             more_key = jr.fold_in(fit_key, self.posterior_.num_draws)
             fitted = extend(before.fitted, source, None, more_key, report=report)
         else:
             if before is not None:
-                logger.warning("The data are not those of the last fit: the chains begin anew.")
+                logger.warning("The data or the model are not those of the last fit: the chains begin anew.")
             fitted = self._fit_anew(source, fit_key, report)
         self.posterior_ = fitted.posterior
         self.background_ = self._some_inputs(source, rows_key).astype(self.precision)
         self.diagnostics_ = diagnose(fitted.posterior, fitted.history, self.background_, diagnosis_key)
         self.energy_ = energy_trace(fitted.history)
         self.num_rows_ = source.num_rows
-        self._session = _Session(fitted, fingerprint) if self.warm_start else None
+        self._session = _Session(fitted, fingerprint, options) if self.warm_start else None
 
     def _fit_anew(self, source: ArraySource | Store, key, report) -> Fit:
         likelihood, options = self._likelihood(self.precision), self._options()

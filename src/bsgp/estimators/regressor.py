@@ -29,7 +29,7 @@ class BSGPRegressor(RegressorMixin, BSGPEstimator):
     inducing_prior : "normal", "determinantal", "strauss", "uniform" or "strauss-hard", of bsgp and its ablations;
         None is normal, around cluster centres of the inputs where there are many rows of classes.
     likelihood_power : below 1 the data count for fewer rows than they are and the posterior is wider, above 1 for
-        more; None is the recipe's. Of methods that write checkpoints.
+        more; of methods that write checkpoints.
     recipe : "default", or "paper" for what the authors did; of bsgp and its ablations.
     effort : multiplies the number of updates.
     max_seconds : stop then, and predict with what there is by that time.

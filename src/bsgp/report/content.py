@@ -138,11 +138,15 @@ def _facts(model: BSGPRegressor | BSGPClassifier) -> tuple[Fact, ...]:
         "Layers": f"{posterior.model.depth}",
         "Made of": posterior.model.support,
         "Chains x draws": f"{posterior.num_chains} x {posterior.num_draws}" if found.is_sampled else "none: optimised",
-        "Training rows": f"{model.num_rows_:,}",
+        "Training rows": f"{model.num_rows_:,}{_power(model)}",
         "Columns": f"{num_columns}{encoded}",
         "Time": duration(found.seconds) + (", stopped early" if found.interrupted else ""),
     }
     return tuple(Fact(label, value) for label, value in facts.items())
+
+
+def _power(model: BSGPRegressor | BSGPClassifier) -> str:
+    return "" if model.likelihood_power == 1 else f", likelihood to the power of {model.likelihood_power:g}"
 
 
 def _objective(model: BSGPRegressor | BSGPClassifier) -> str:
