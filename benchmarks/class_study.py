@@ -35,6 +35,7 @@ POWERS = {
     "power 1/4": ({"likelihood_power": 1 / 4}, {}, None),
     "power 1/8": ({"likelihood_power": 1 / 8}, {}, None),
     "power 1/16": ({"likelihood_power": 1 / 16}, {}, None),
+    "power 1/32": ({"likelihood_power": 1 / 32}, {}, None),
 }
 """Of the likelihood, on airline: four chains, and how far they agree."""
 
