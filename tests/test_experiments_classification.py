@@ -39,7 +39,7 @@ def test_plans(name):
     # on airline bsgp is run once more, with rows that count for less
     powered = [one for one in (*whole, *quick) if one.likelihood_power != 1.0]
     assert [one.method for one in powered] == (["bsgp", "bsgp"] if name == "airline" else [])
-    assert [(one.scale, one.thinning) for one in powered] == ([(5.0, 640), (0.02, None)] if powered else [])
+    assert [(one.scale, one.thinning) for one in powered] == ([(5.0, 1_280), (0.02, None)] if powered else [])
     keys = [one.key for one in (*whole, *quick)]
     assert len(set(keys)) == len(keys)
     assert [one.method for one in plan(Choice(methods=("svgp", "dkl")))] == ["svgp"]
