@@ -54,17 +54,11 @@ def fit_mcmc_svgp(
             'Use `method="bsgp"`, which works on minibatches.'
         )
     own_key, start_key, sample_key, u_key = jr.split(key, 4)
+    optimise_key = own_key if optimise_key is None else optimise_key
     first = Target(model, X.shape[0], priors=flat_priors(model), objective="vfe", treatment=ALL_OPTIMISED)
     data = first.all_rows(X, y)
     optimised = fit_variational(
-        first,
-        X,
-        y,
-        own_key if optimise_key is None else optimise_key,
-        plan=optimisation,
-        report=report,
-        clock=clock,
-        share=OPTIMISE_SHARE,
+        first, X, y, optimise_key, plan=optimisation, report=report, clock=clock, share=OPTIMISE_SHARE
     )
     model = _points(optimised.posterior)
     anchor = Anchor(data.X, data.y) if isinstance(model.likelihood, Gaussian) else None
