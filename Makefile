@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 READY = $(VENV)/.ready
 
-.PHONY: demo test test-slow lint docs bench bench-large bench-mesh bench-peers clean
+.PHONY: demo test test-slow golden lint docs bench bench-large bench-mesh bench-peers clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -19,6 +19,10 @@ test: $(READY)
 
 test-slow: $(READY)
 	$(BIN)/python -m pytest -n 2 -m slow
+
+# Are the draws those of the commit before, bit for bit? COMMIT names another one.
+golden: $(READY)
+	$(BIN)/python tests/golden/compare.py $(COMMIT)
 
 lint: $(READY)
 	$(BIN)/ruff format --check .
