@@ -1,9 +1,10 @@
-"""What each part of the recipe for classes of many rows is worth, on rows that are held out of the training rows.
+"""Effect of each part of the recipe for classes with many rows, on rows held out of the training rows.
 
-    .venv/bin/python benchmarks/class_study.py [--core 0]        appends to results/class_study.jsonl, resumable
+    .venv/bin/python benchmarks/class_study.py [--core 0] [--data-dir FOLDER]
 
-100 inducing points, float32, one thread; one chain each, but for the powers of the likelihood, whose chains are to be
-compared. Test rows are not looked at. The data come from the folder that `BSGP_DATA` or ../shared/data names.
+Appends to results/class_study.jsonl; an interrupted study can be resumed. 100 inducing points, float32, one thread.
+One chain each, except four for the powers of the likelihood, whose chains are compared. Test rows are not used. The
+data come from `--data-dir`, or from the folder that the environment variable BSGP_DATA names.
 """
 
 import argparse
@@ -19,7 +20,7 @@ NUM_HELD_OUT = {"airline": 50_000, "higgs": 5_000}
 NUM_RHAT_ROWS = 500
 THINNING = 160
 
-# the parts, and what the recipe has in the place of each where it is left out
+# changes of the recipe, changes of its plan, and the number of axes of the Fisher mass (None: the default)
 PAPER_Z = {"stays_near_start": False}
 NARROW = {"priors": "narrow"}
 VARIANTS = {
@@ -37,23 +38,26 @@ POWERS = {
     "power 1/16": ({"likelihood_power": 1 / 16}, {}, None),
     "power 1/32": ({"likelihood_power": 1 / 32}, {}, None),
 }
-"""Of the likelihood, on airline: four chains, and how far they agree."""
+"""Powers of the likelihood on airline, with four chains that are compared."""
 
 
-def run_one(dataset: str, variant: str) -> dict:
+def run_one(dataset: str, variant: str, data_dir: str | None) -> dict:
+    """Fit one variant and score it on the held-out rows."""
     import jax
     import jax.random as jr
     import numpy as np
 
-    import bsgp.fisher
-    from bsgp.data.sources import as_source
-    from bsgp.diagnostics import ess, rhat
-    from bsgp.experiments.classification import hold_out, load_rows
-    from bsgp.fitting import Options, fit_method
-    from bsgp.likelihoods import Bernoulli
-    from bsgp.recipes import LATENT_VARIANCE_PRIOR, fit, named_recipe, scaled
+    import bsgp.inference.fisher_mass
+    from bsgp.data.store.sources import as_source
+    from bsgp.experiments.kinds.classification import hold_out, load_rows
+    from bsgp.methods.bsgp import LATENT_VARIANCE_PRIOR, fit, named_recipe
+    from bsgp.methods.options import Options
+    from bsgp.methods.recipe import ProblemSize, scaled
+    from bsgp.methods.registry import fit_method
+    from bsgp.models.likelihoods.classes import Bernoulli
+    from bsgp.posterior.statistics import ess, rhat
 
-    rows = hold_out(load_rows(dataset, None), dataset, 0)
+    rows = hold_out(load_rows(dataset, data_dir), dataset, 0)
     num_held = NUM_HELD_OUT[dataset]
     X, y, X_held, y_held = rows.X[:-num_held], rows.y[:-num_held], rows.X[-num_held:], rows.y[-num_held:]
     fit_key, score_key, trace_key = jr.split(jr.key(0), 3)
@@ -65,10 +69,10 @@ def run_one(dataset: str, variant: str) -> dict:
     else:
         recipe_changes, plan_changes, max_axes = (VARIANTS | POWERS)[variant]
         if max_axes is not None:
-            bsgp.fisher.MAX_AXES = max_axes
+            bsgp.inference.fisher_mass.MAX_AXES = max_axes
         if recipe_changes.get("priors") == "narrow":
             recipe_changes = recipe_changes | {"priors": {"variance": LATENT_VARIANCE_PRIOR}}
-        recipe = scaled(named_recipe("default", as_source(X, y), Bernoulli(), 1), 100)
+        recipe = scaled(named_recipe("default", ProblemSize.of(as_source(X, y), Bernoulli(), 1)), 100)
         plan = replace(recipe.plan, thinning=THINNING, **plan_changes)
         fitted = fit(
             X, y, Bernoulli(), fit_key, recipe=replace(recipe, plan=plan, **recipe_changes), num_chains=num_chains
@@ -87,7 +91,7 @@ def run_one(dataset: str, variant: str) -> dict:
         "warnings": list(history.warnings),
     }
     if posterior.num_draws > 1:
-        with jax.enable_x64(True):  # a probability that rounds to 1 has no R-hat
+        with jax.enable_x64(True):  # in float32 probabilities round to 1, which has no R-hat
             exact = jax.tree.map(lambda leaf: leaf.astype(np.float64), posterior)
         draws = np.asarray(exact.predictive_draws(X_held[:NUM_RHAT_ROWS], trace_key).mean[..., 0])
         record["rhat_halves" if num_chains == 1 else "rhat"] = float(np.nanmean(rhat(draws)))
@@ -96,22 +100,24 @@ def run_one(dataset: str, variant: str) -> dict:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--core", type=int, default=0)
-    os.sched_setaffinity(0, {parser.parse_args().core})  # before JAX counts cores
-    from bsgp.experiments.worker import commit
+    parser.add_argument("--data-dir")
+    arguments = parser.parse_args()
+    os.sched_setaffinity(0, {arguments.core})  # before JAX counts cores
+    from bsgp.experiments.engine.worker import source_commit
 
     lines = RESULTS.read_text().splitlines() if RESULTS.exists() else []
     done = {(one["dataset"], one["variant"]) for one in map(json.loads, lines)}
     for dataset in NUM_HELD_OUT:
         for variant in (*METHODS, *reversed(VARIANTS), *POWERS):
-            # higgs has too many coordinates for axes anyway, and chains that come to agree without a power
-            of_airline_alone = (*POWERS, "the same, no axes")
-            if (dataset, variant) in done or (dataset == "higgs" and variant in of_airline_alone):
+            # higgs has too many coordinates for axes, and its chains agree without a power
+            only_airline = (*POWERS, "the same, no axes")
+            if (dataset, variant) in done or (dataset == "higgs" and variant in only_airline):
                 continue
-            pid = os.fork()  # a process of its own: what one variant changes, no other sees
+            pid = os.fork()  # a separate process, so that a variant's changes do not affect the others
             if pid == 0:
-                record = run_one(dataset, variant) | {"commit": commit()}
+                record = run_one(dataset, variant, arguments.data_dir) | {"commit": source_commit()}
                 with RESULTS.open("a") as file:
                     file.write(json.dumps(record) + "\n")
                 print(f"{dataset}, {variant}: MNLL {record['mnll']:.4f}, {record['cpu_seconds']} CPU s", flush=True)

@@ -1,10 +1,10 @@
-"""A table larger than memory would like, from end to end: 11 million rows of 28 inputs. `make bench-large`.
+"""End-to-end benchmark of a very large table: 11 million rows of 28 inputs. `make bench-large`.
 
-Writes a synthetic table whose truth is known, converts, fits and scores it with the command line, each in a fresh
-process on one core with one thread, and writes results/large.json. This process measures the others and imports next
-to nothing: the peak memory of a process that is started counts that of the one that starts it.
+Writes a synthetic table with known truth, then converts, fits and scores it with the command line, each in a fresh
+process on one core with one thread. Writes results/large.json. This process only measures the others and imports very
+little, because the peak memory of a started process includes that of its parent.
 
-    .venv/bin/python benchmarks/large.py --rows 1000000 --held-out 100000 --out trial.json      a small one
+    .venv/bin/python benchmarks/large.py --rows 1000000 --held-out 100000 --out trial.json      a smaller one
 """
 
 import argparse
@@ -25,22 +25,24 @@ ROOT = Path(__file__).parent.parent
 BATCH = 1_000
 MEMORY_ROWS = 100_000
 FEED_BATCHES = 3_000
-BATCHES_PER_READ = 160  # as the sampler reads them
+BATCHES_PER_READ = 160  # like the sampler
 BAR = 0.9
+"""Smallest acceptable ratio of the time of an update from memory to that from disk."""
 
 
-# -- parts, each in a process of its own -------------------------------------------------------------------------
+# -- parts, each in a separate process ---------------------------------------------------------------------------
 
 
 def write(path: str, rows: int, seed: int, by_target: bool = False) -> dict:
-    from bsgp.data.synthetic import write_synthetic
+    """Write a synthetic table."""
+    from synthetic import write_synthetic
 
     write_synthetic(path, rows, seed=seed, sorted_by_target=by_target)
     return {"megabytes": os.stat(path).st_size / 1e6}
 
 
 def convert(path: str) -> dict:
-    """Rows per second of the conversion alone, without imports."""
+    """Convert a table and measure rows per second, without imports."""
     began, cpu_began = time.monotonic(), time.process_time()
     store = _store(path)
     seconds, cpu = time.monotonic() - began, time.process_time() - cpu_began
@@ -53,17 +55,18 @@ def convert(path: str) -> dict:
 
 
 def rates(path: str, effort: float, repeats: int) -> dict:
-    """Milliseconds of an update in the sampling phases of the same fit, from disk and from memory, by turns.
+    """Milliseconds per update in the sampling phases of the same fit, from disk and from memory in alternation.
 
-    The best of the repeats; their ratio is what counts. The first chunk of a phase compiles, and is left out. CPU
-    time is that of all threads, so that reading ahead is no free lunch.
+    Returns the best of the repeats; their ratio is what counts. The first chunk of a phase compiles and is left out.
+    CPU time is that of all threads, so it includes reading ahead.
     """
     import jax
     import jax.random as jr
 
-    from bsgp.data.sources import ArraySource
-    from bsgp.fitting import Options, fit_method
-    from bsgp.likelihoods import Bernoulli
+    from bsgp.data.store.sources import ArraySource
+    from bsgp.methods.options import Options
+    from bsgp.methods.registry import fit_method
+    from bsgp.models.likelihoods.classes import Bernoulli
 
     store = _store(path)
     sources = {"disk": store, "memory": ArraySource(*store.some_rows(MEMORY_ROWS, 0))}
@@ -81,7 +84,7 @@ def rates(path: str, effort: float, repeats: int) -> dict:
 
 
 class _Stopwatch:
-    """A `Report` that notes when each chunk of updates was done."""
+    """A `Report` that records when each chunk of updates is done."""
 
     def __init__(self):
         self._marks: dict[str, list[tuple[int, float, float]]] = {}
@@ -96,11 +99,11 @@ class _Stopwatch:
 
 
 def truth(path: str) -> dict:
-    """The score that nobody can beat but by chance."""
+    """Score of the true probabilities, which a model can beat only by chance."""
     import numpy as np
 
-    from bsgp.data.synthetic import TARGET, true_probability
-    from bsgp.data.table_chunks import read_chunks
+    from bsgp.data.tables.chunks import read_chunks
+    from synthetic import TARGET, true_probability
 
     total, errors, count = 0.0, 0, 0
     for chunk in read_chunks(path):
@@ -114,10 +117,10 @@ def truth(path: str) -> dict:
 
 
 def spread(path: str, epochs: int = 2) -> dict:
-    """The variance of minibatch means over that of rows drawn at random, for a file that is sorted by its target.
+    """Variance of minibatch means relative to that of random rows, for a file that is sorted by its target.
 
-    1 is as good as random rows; sorted rows without a shuffle would have hundreds. `expected_sd` is by how much it
-    strays from 1 by chance.
+    1 is as good as random rows; sorted rows without a shuffle would give hundreds. `expected_sd` is the standard
+    deviation of the ratio by chance.
     """
     import numpy as np
 
@@ -131,7 +134,7 @@ def spread(path: str, epochs: int = 2) -> dict:
         means.append(values.mean(axis=1))
     count = num_batches * BATCH
     variance = squares / count - (sums / count) ** 2
-    uniform = variance / BATCH * (1.0 - BATCH / store.num_rows)  # rows of a batch differ
+    uniform = variance / BATCH * (1.0 - BATCH / store.num_rows)  # a batch has no row twice
     ratio = np.concatenate(means).var(axis=0) / uniform
     return {
         "target": float(ratio[0]),
@@ -143,7 +146,7 @@ def spread(path: str, epochs: int = 2) -> dict:
 
 
 def feed(path: str) -> dict:
-    """Rows per second of a stream, after the store's pages were dropped from memory, and again."""
+    """Rows per second of a stream, first with the store's pages dropped from memory, then again."""
     store = _store(path)
     file = os.open(store.folder / "rows.f32", os.O_RDONLY)
     os.fsync(file)
@@ -162,7 +165,7 @@ def feed(path: str) -> dict:
 
 
 def _store(path: str):
-    from bsgp.data.store import open_store
+    from bsgp.data.store.store import open_store
 
     return open_store(path, targets=["label"], task="classification")
 
@@ -174,7 +177,7 @@ PARTS = {part.__name__: part for part in (write, convert, rates, truth, spread, 
 
 
 def command(*arguments: str) -> dict:
-    """Run a command that prints JSON: that, and the seconds, CPU seconds and peak memory of the process."""
+    """Run a command that prints JSON. Returns it with the seconds, CPU seconds and peak memory of the process."""
     began = time.monotonic()
     with tempfile.TemporaryFile("w+") as output:
         started = subprocess.Popen([sys.executable, *arguments], stdout=output)
@@ -189,17 +192,19 @@ def command(*arguments: str) -> dict:
 
 
 def part(name: str, **options) -> dict:
+    """Run one of `PARTS` in a fresh process and measure it."""
     print(f"{name} {options} ...", file=sys.stderr, flush=True)
     return command(__file__, "--part", name, "--options", json.dumps(options))
 
 
 def bsgp(*arguments: str) -> dict:
+    """Run `bsgp` in a fresh process and measure it."""
     print(f"bsgp {arguments[0]} ...", file=sys.stderr, flush=True)
     return command("-m", "bsgp", *arguments, "--json")
 
 
 def fit(train: Path, model: Path, effort: float) -> dict:
-    """The command's own choice of memory or disk; the store is there already."""
+    """Fit with the command line, which chooses between memory and disk itself. The store exists already."""
     found = bsgp(
         "fit", str(train), "--target", "label", "--task", "classification", "--out", str(model), "--method", "bsgp",
         "--float32", "--effort", str(effort),
@@ -213,6 +218,7 @@ def fit(train: Path, model: Path, effort: float) -> dict:
 
 
 def run(folder: Path, settings: argparse.Namespace) -> dict:
+    """Measure all parts."""
     train, test, by_target = (folder / f"{name}.parquet" for name in ("train", "test", "sorted"))
     result = {
         "write": part("write", path=str(train), rows=settings.rows, seed=0),
@@ -236,8 +242,8 @@ def main():
     parser.add_argument("--rows", type=int, default=11_000_000)
     parser.add_argument("--held-out", type=int, default=1_000_000)
     parser.add_argument("--sorted-rows", type=int, default=1_000_000)
-    parser.add_argument("--effort", type=float, default=1.0, help="of the fit that is scored")
-    parser.add_argument("--rates-effort", type=float, default=0.15, help="of the fits that are timed")
+    parser.add_argument("--effort", type=float, default=1.0, help="effort of the fit that is scored")
+    parser.add_argument("--rates-effort", type=float, default=0.15, help="effort of the fits that are timed")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--without-fit", action="store_true")
     parser.add_argument("--out", type=Path, default=ROOT / "results" / "large.json")
@@ -256,6 +262,7 @@ def main():
 
 
 def about() -> dict:
+    """Commit and machine of this benchmark."""
     commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout.strip()
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
     machine = {"cores": os.cpu_count(), "cores_used": 1, "gigabytes": round(memory, 1), "load": os.getloadavg()[1]}
@@ -263,13 +270,14 @@ def about() -> dict:
 
 
 def rounded(value):
-    """To five digits: the rest is noise."""
+    """All numbers rounded to five digits: the rest is noise."""
     if isinstance(value, dict):
         return {key: rounded(one) for key, one in value.items()}
     return float(f"{value:.5g}") if isinstance(value, float) else value
 
 
 def show(measured: dict) -> None:
+    """Print a table of all measurements."""
     from rich.console import Console
     from rich.table import Table
 

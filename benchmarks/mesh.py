@@ -1,7 +1,7 @@
-"""What a mesh of devices and processes gains, and what its exchanges cost: `make bench-mesh`.
+"""Speed-up by a mesh of devices and processes, and the cost of its exchanges: `make bench-mesh`.
 
-Every case is measured in processes of its own on 127.0.0.1, wall time, minima over chunks; cases that are compared
-alternate. Writes results/mesh.json, which docs/cluster.md shows.
+Every case is measured in separate processes on 127.0.0.1. Times are wall times, minima over chunks; cases that are
+compared alternate. Writes results/mesh.json, which docs/cluster.md shows.
 """
 
 import json
@@ -29,21 +29,21 @@ CASES = [
     ("1x4", 4, 1, 300, 4_000),
 ]
 EXCHANGED = (1_000, 10_000, 100_000)
-"""Numbers in an exchange of gradients; a model of M = 100 with 8 inputs has about 1,000."""
+"""Sizes of an exchange of gradients, in numbers. A model of M = 100 with 8 inputs has about 1,000."""
 
 
 def seconds_per_update(mesh: str | None, chains: int, M: int, B: int) -> float:
-    """In this process, once it has its devices: the best of some chunks, on data of 8,000 rows."""
+    """Seconds per update in this process, the best of some chunks, on 8,000 rows. The devices must be set up."""
     from functools import partial
 
     import jax.random as jr
     import numpy as np
 
     from bsgp import Plan, Target, init_deep_gp
-    from bsgp.chunks import init_chains, sample_chunk, scattered_starts
-    from bsgp.feed import open_feed, row_seeds
-    from bsgp.likelihoods import gaussian
-    from bsgp.mesh import Layout, mesh_shape
+    from bsgp.inference.batches import minibatch_seeds, open_batches
+    from bsgp.inference.programs import init_chains, sample_chunk, scattered_starts
+    from bsgp.models.likelihoods.gaussian_noise import gaussian
+    from bsgp.runtime.mesh import Layout, mesh_shape
 
     rng = np.random.default_rng(0)
     X = rng.standard_normal((8_000, NUM_INPUTS))
@@ -52,7 +52,7 @@ def seconds_per_update(mesh: str | None, chains: int, M: int, B: int) -> float:
     updates = max(4, round(UPDATES * (100 / M) ** 2 * 1_000 / B))
     plan = Plan(thinning=updates, batch_size=B)
     layout = None if mesh is None else Layout(mesh_shape(mesh))
-    feed = open_feed(target.all_rows(X, y), B, row_seeds(jr.key(1), chains), layout)
+    feed = open_batches(target.all_rows(X, y), B, minibatch_seeds(jr.key(1), chains), layout)
     state = init_chains(target, plan, scattered_starts(target, jr.key(2), chains, 0.0))
     run = sample_chunk if layout is None else partial(layout.run, sample_chunk)
     flags = (np.ones(updates, bool), np.zeros(updates, bool))
@@ -68,12 +68,12 @@ def seconds_per_update(mesh: str | None, chains: int, M: int, B: int) -> float:
 
 
 def milliseconds_per_exchange(num_processes: int) -> dict[str, float]:
-    """A mean over the processes, one after the other in a loop as the updates are."""
+    """Milliseconds of a mean over the processes, in a loop like that of the updates."""
     import jax
     import numpy as np
     from jax.sharding import PartitionSpec as P
 
-    from bsgp.mesh import DATA, Layout, mean_over
+    from bsgp.runtime.mesh import DATA, Layout, mean_over
 
     layout, found = Layout((1, num_processes)), {}
     for count in EXCHANGED:
@@ -91,11 +91,11 @@ def milliseconds_per_exchange(num_processes: int) -> dict[str, float]:
     return found
 
 
-def one(task: dict) -> None:
-    """What `measured` starts: one process of a case, pinned to a core of its own if it is one of several."""
+def measure_in_process(task: dict) -> None:
+    """Measure in one process of a case. It has its own core if it is one of several."""
     processes, index = task["processes"], task["index"]
     cores = sorted(os.sched_getaffinity(0))
-    # devices of one process share all cores, and an exchange is tried with a core left for Gloo's own thread
+    # devices of one process share all cores, and exchanges leave a core for Gloo's thread
     if not task.get("exchange") and (processes > 1 or task["mesh"] is None):
         os.sched_setaffinity(0, {cores[index % len(cores)]})
     import jax
@@ -115,6 +115,7 @@ def one(task: dict) -> None:
 
 
 def measured(**task):
+    """Start the processes of a case and return the measurement of the first."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         task["coordinator"] = f"127.0.0.1:{probe.getsockname()[1]}"
@@ -124,10 +125,10 @@ def measured(**task):
         )
         for index in range(task["processes"])
     ]
-    said = [process.communicate()[0] for process in started]
+    printed = [process.communicate()[0] for process in started]
     if any(process.returncode for process in started):
         raise RuntimeError(f"{task} failed")
-    return json.loads(said[0].strip().splitlines()[-1])
+    return json.loads(printed[0].strip().splitlines()[-1])
 
 
 def _best_exchange(processes: int) -> dict[str, float]:
@@ -136,6 +137,7 @@ def _best_exchange(processes: int) -> dict[str, float]:
 
 
 def main() -> None:
+    """Measure all cases in alternation and write the best of each."""
     best: dict[tuple, float] = {}
     for _ in range(ROUNDS):
         for case in CASES:
@@ -160,4 +162,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    one(json.loads(sys.argv[1])) if len(sys.argv) > 1 else main()
+    measure_in_process(json.loads(sys.argv[1])) if len(sys.argv) > 1 else main()

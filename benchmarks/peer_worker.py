@@ -1,8 +1,8 @@
-"""One peer, in its own environment: `python peer_worker.py LIBRARY DTYPE` prints a line of JSON.
+"""Worker of one peer in its own environment: `python peer_worker.py LIBRARY DTYPE` prints a line of JSON.
 
-CPU milliseconds of one training step (gradient and Adam) of a sparse variational GP with M = 100 inducing points on a
-minibatch of 1,000 rows with 8 inputs; of a two-layer deep GP where the library has one; and of predicting 10,000 rows.
-Everything is trained, as it is in ours: inducing inputs, variational distribution, kernel and noise.
+Measures CPU milliseconds of one training step (gradient and Adam) of a sparse variational GP with M = 100 inducing
+points on a minibatch of 1,000 rows with 8 inputs, of a two-layer deep GP if the library has one, and of predicting
+10,000 rows. Everything is trained, as in ours: inducing inputs, variational distribution, kernel and noise.
 """
 
 import os
@@ -33,7 +33,7 @@ def data(dtype):
 
 
 def cpu_ms(function, calls: int) -> float:
-    """The smallest of several repeats, per call."""
+    """CPU milliseconds per call, the smallest of several repeats."""
     function()
     best = float("inf")
     for _ in range(REPEATS):
@@ -199,7 +199,7 @@ def gpjax_worker(dtype):
 
 
 def sklearn_worker(dtype):
-    """The exact GP on the same 1,000 rows: one log marginal likelihood with its gradient; what one fit repeats."""
+    """Exact GP on the same 1,000 rows: a log marginal likelihood with its gradient, which a fit repeats many times."""
     from sklearn.gaussian_process import GaussianProcessRegressor
     from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 
@@ -219,7 +219,7 @@ def bsgp_worker(dtype):
 
     jax.config.update("jax_enable_x64", True)
     from bsgp import Posterior
-    from bsgp.likelihoods import gaussian
+    from bsgp.models.likelihoods.gaussian_noise import gaussian
     from step import cpu_milliseconds, init_deep_gp, products, sghmc_update
 
     measured = cpu_milliseconds(

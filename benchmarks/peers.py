@@ -1,7 +1,7 @@
-"""`make bench-peers`: the same step in every library, side by side; writes results/peers.csv and results/peers.md.
+"""`make bench-peers`: the same step in every library. Writes results/peers.csv and results/peers.md.
 
-Each library runs in an environment of its own (the Makefile installs them). Rounds alternate between libraries, so that
-a busy moment of the machine meets them all; the smallest CPU time of each counts.
+Each library runs in its own environment, which the Makefile installs. Rounds alternate between libraries, so that a
+busy moment of the machine affects them all. The smallest CPU time of each counts.
 """
 
 import csv
@@ -24,6 +24,7 @@ RIVALS = {"svgp": ("gpytorch", "gpflow", "gpjax"), "two layers": ("gpytorch", "g
 
 
 def measure(library: str, dtype: str) -> dict[str, float]:
+    """CPU milliseconds of each task of a library. Empty if it failed."""
     python = ROOT / ENVIRONMENTS[library] / "bin" / "python"
     command = [python, ROOT / "benchmarks" / "peer_worker.py", library, dtype]
     done = subprocess.run(command, capture_output=True, text=True)
@@ -54,6 +55,7 @@ def main():
 
 
 def table(best: dict) -> str:
+    """Markdown of all times, and of ours relative to the fastest peer."""
     lines = ["| task | library | float64, CPU ms | float32, CPU ms |", "|---|---|---:|---:|"]
     for task, library in sorted({key[:2] for key in best}):
         cells = [best.get((task, library, dtype)) for dtype in ("float64", "float32")]

@@ -1,14 +1,14 @@
-"""Is float32 the same model? Fits in both precisions, with seeds, and the distance between their predictions.
+"""Distance between predictions in float64 and in float32, beside the distance between two seeds of float64.
 
-    BSGP_DATA=folder .venv/bin/python benchmarks/precision.py       writes results/precision.json
+    .venv/bin/python benchmarks/precision.py [--data-dir FOLDER] [NAME ...]       writes results/precision.json
 
-The distance between two seeds of float64 is the Monte-Carlo error that a distance between precisions is judged by.
+The distance between seeds is the Monte-Carlo error by which the distance between precisions is judged. The data come
+from `--data-dir`, or from the folder that the environment variable BSGP_DATA names.
 """
 
+import argparse
 import json
-import os
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -17,31 +17,21 @@ import jax.random as jr
 import numpy as np
 
 from bsgp import Plan, Posterior, Target, init_deep_gp, sample
-from bsgp.data.standardise import Standardiser
-from bsgp.evaluate import mnll
-from bsgp.likelihoods import gaussian
+from bsgp.experiments.datasets.folds import split
+from bsgp.experiments.datasets.named import load_named
+from bsgp.models.likelihoods.gaussian_noise import gaussian
+from bsgp.posterior.metrics import mnll
 
 ROOT = Path(__file__).parent.parent
-DATA = Path(os.environ.get("BSGP_DATA", ROOT.parent / "shared" / "data"))
-NUM_TARGETS = {"boston": 1, "kin8nm": 1, "naval": 2}
-PLAN = Plan(warm_start=2_000, burn_in=10_000, num_draws=256, thinning=32)
+NAMES = ("boston", "kin8nm", "naval")
+PLAN = Plan(adam_steps=2_000, burn_in=10_000, num_draws=256, thinning=32)
 
 
-def fold(name: str, index: int = 0):
-    """The authors' split: train X, y, test X, y, in original units."""
-    table = np.loadtxt(DATA / f"{name}.csv.gz", delimiter=",", skiprows=1)
-    order = np.random.RandomState(index).permutation(len(table))
-    num_test = -(-len(table) // 5)
-    test, train = table[order[:num_test]], table[order[num_test:]]
-    P = NUM_TARGETS[name]
-    return train[:, :-P], train[:, -P:], test[:, :-P], test[:, -P:]
-
-
-def fit(name: str, dtype: str, seed: int) -> dict:
-    X, y, X_test, y_test = fold(name)
-    x_units, y_units = Standardiser.fit(X), Standardiser.fit(y)
-    X, X_test = (x_units.transform(v).astype(dtype) for v in (X, X_test))
-    y, y_test = (y_units.transform(v).astype(dtype) for v in (y, y_test))
+def fit(name: str, dtype: str, seed: int, data_dir: str | None) -> dict:
+    """Fit fold 0 of a data set and predict its test rows."""
+    data = load_named(name, data_dir)
+    fold = split(data.X, data.y, 0)
+    X, y, X_test, y_test = (part.astype(dtype) for part in (fold.X, fold.y, fold.X_test, fold.y_test))
     model_key, sample_key, predict_key = jr.split(jr.key(seed), 3)
     model = init_deep_gp(X, gaussian(y.shape[1], dtype), model_key, num_targets=y.shape[1], num_inducing=100)
     began = time.process_time()
@@ -51,25 +41,29 @@ def fit(name: str, dtype: str, seed: int) -> dict:
     return {
         "mean": np.asarray(predicted.mean, np.float64),
         "sd": np.sqrt(np.asarray(predicted.variance, np.float64)),
-        "mnll": mnll(np.asarray(posterior.log_density(X_test, y_test, predict_key), np.float64), y_units.scale),
+        "mnll": mnll(np.asarray(posterior.log_density(X_test, y_test, predict_key), np.float64), fold.y_units.scale),
         "cpu seconds": time.process_time() - began,
-        "warnings": list(run.warnings),
+        "warnings": list(run.history.warnings),
     }
 
 
 def distance(a: dict, b: dict) -> dict[str, float]:
+    """Mean distance between two predictions of the same rows."""
     return {
         "mean, in predictive sd": float(np.mean(np.abs(a["mean"] - b["mean"]) / a["sd"])),
         "sd, relative": float(np.mean(np.abs(b["sd"] / a["sd"] - 1))),
     }
 
 
-def main(names: list[str]):
+def main(names: list[str], data_dir: str | None):
+    """Fit every data set in both precisions with two seeds."""
     path = ROOT / "results" / "precision.json"
     result = json.loads(path.read_text()) if path.exists() else {}
     for name in names:
         try:
-            runs = {(dtype, seed): fit(name, dtype, seed) for dtype in ("float64", "float32") for seed in (0, 1)}
+            runs = {
+                (dtype, seed): fit(name, dtype, seed, data_dir) for dtype in ("float64", "float32") for seed in (0, 1)
+            }
         except RuntimeError as error:
             result[name] = {"failed": str(error)}
             path.write_text(json.dumps(result, indent=1))
@@ -90,4 +84,8 @@ def main(names: list[str]):
 
 if __name__ == "__main__":
     jax.config.update("jax_enable_x64", True)
-    main(sys.argv[1:] or ["boston", "kin8nm", "naval"])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", default=NAMES)
+    parser.add_argument("--data-dir")
+    arguments = parser.parse_args()
+    main(arguments.names, arguments.data_dir)

@@ -1,4 +1,4 @@
-"""Prediction beside the speed of one M x M x rows product per draw, and its peak memory. Part of `make bench`."""
+"""Time of predictions relative to one M x M x rows product per draw, and their peak memory. Part of `make bench`."""
 
 import resource
 import time
@@ -9,14 +9,14 @@ import jax.random as jr
 import numpy as np
 
 from bsgp import Posterior, init_deep_gp
-from bsgp.likelihoods import gaussian
+from bsgp.models.likelihoods.gaussian_noise import gaussian
 from step import cpu_milliseconds
 
 M, D = 100, 8
 
 
 def posterior_of(num_draws: int, dtype: str) -> Posterior:
-    """Draws that differ a little, around a model at its start."""
+    """Posterior of draws that differ slightly from an initial model."""
     X = np.random.default_rng(0).standard_normal((2_000, D)).astype(dtype)
     model = init_deep_gp(X, gaussian(1, dtype), jr.key(0), num_inducing=M)
 
@@ -28,7 +28,7 @@ def posterior_of(num_draws: int, dtype: str) -> Posterior:
 
 
 def measure(num_rows: int, num_draws: int, dtype: str, repeats: int) -> tuple[float, float]:
-    """CPU seconds of `predict`, and of the products alone."""
+    """CPU seconds of `predict` and of the products alone."""
     posterior = posterior_of(num_draws, dtype)
     X_new = np.random.default_rng(1).standard_normal((num_rows, D)).astype(dtype)
     posterior.predict(X_new[: min(num_rows, 40_000)], jr.key(0))

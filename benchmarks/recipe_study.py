@@ -1,9 +1,10 @@
-"""What each part of the recipe is worth: one thing is changed at a time, on a few folds, one thread.
+"""Effect of each part of the recipe: one change at a time, on a few folds, one thread.
 
-    .venv/bin/python benchmarks/recipe_study.py [--core 0]       appends to results/recipe_study.jsonl, resumable
-    .venv/bin/python benchmarks/recipe_study.py --figure         draws docs/figures/recipe.png from it
+    .venv/bin/python benchmarks/recipe_study.py [--core 0] [--data-dir FOLDER]
+    .venv/bin/python benchmarks/recipe_study.py --figure [--data-dir FOLDER]
 
-The data come from the folder that `BSGP_DATA` or ../shared/data names.
+The first appends to results/recipe_study.jsonl and can be resumed; the second draws docs/figures/recipe.png from it.
+The data come from `--data-dir`, or from the folder that the environment variable BSGP_DATA names.
 """
 
 import argparse
@@ -16,7 +17,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "results" / "recipe_study.jsonl"
 
-# name of the study, name of the variant, changes to the recipe, changes to its plan
+# name of the study, name of the variant, changes of the recipe, changes of its plan, folds
 SMALL = [("energy", 1)]
 LARGE = [("kin8nm", 0)]
 STUDY = [
@@ -31,7 +32,7 @@ STUDY = [
     ),
     ("noise", "optimised", {"treatment": {"noise": "optimise"}}, {}, SMALL),
     ("noise", "begun at 1", {"start_noise": 1.0}, {}, SMALL),
-    *[("warm start", f"{n:,}", {}, {"warm_start": n}, SMALL) for n in (0, 500, 8_000)],
+    *[("warm start", f"{n:,}", {}, {"adam_steps": n}, SMALL) for n in (0, 500, 8_000)],
     *[("step size", f"{eps:g}, fixed", {}, {"step_size": eps}, SMALL) for eps in (0.003, 0.01, 0.03, 0.1)],
     ("batch size", "1,000 (default)", {}, {}, LARGE),
     ("batch size", "250", {}, {"batch_size": 250}, LARGE),
@@ -40,23 +41,25 @@ STUDY = [
 DRAWS = (1, 4, 16, 64, 256)
 
 
-def run_one(dataset: str, fold: int, recipe_changes: dict, plan_changes: dict) -> dict:
+def run_one(dataset: str, fold: int, recipe_changes: dict, plan_changes: dict, data_dir: str | None) -> dict:
+    """Fit one variant and score it with more and more of its draws."""
     import jax.random as jr
 
-    from bsgp.data.folds import split
-    from bsgp.data.named import load_named
-    from bsgp.evaluate import mnll
-    from bsgp.likelihoods import gaussian
-    from bsgp.posterior import Posterior
-    from bsgp.recipes import default_recipe, fit
+    from bsgp.experiments.datasets.folds import split
+    from bsgp.experiments.datasets.named import load_named
+    from bsgp.methods.bsgp import default_recipe, fit
+    from bsgp.methods.recipe import ProblemSize
+    from bsgp.models.likelihoods.gaussian_noise import gaussian
+    from bsgp.posterior.metrics import mnll
+    from bsgp.posterior.posterior import Posterior
 
-    data = load_named(dataset)
+    data = load_named(dataset, data_dir)
     rows = split(data.X, data.y, fold)
-    recipe = default_recipe(*rows.X.shape, rows.y.shape[1], 1)
+    recipe = default_recipe(ProblemSize(*rows.X.shape, rows.y.shape[1], 1, True))
     recipe = replace(recipe, plan=replace(recipe.plan, **plan_changes), **recipe_changes)
     likelihood = gaussian(rows.y.shape[1], rows.X.dtype)
     began = time.process_time()
-    posterior, run, _ = fit(rows.X, rows.y, likelihood, jr.key(0), recipe=recipe)
+    posterior, history, _ = fit(rows.X, rows.y, likelihood, jr.key(0), recipe=recipe)
     seconds = time.process_time() - began
 
     def score(num_draws: int) -> float:
@@ -67,12 +70,12 @@ def run_one(dataset: str, fold: int, recipe_changes: dict, plan_changes: dict) -
         return mnll(fewer.log_density(rows.X_test, rows.y_test, jr.key(1)), rows.y_units.scale)
 
     return {
-        "evaluations": run.evaluations,
+        "evaluations": history.evaluations,
         "cpu_seconds": round(seconds, 1),
         "test_mnll": {str(n): score(n) for n in DRAWS},
         "predictive_ess": float(_median(posterior.predictive_ess(rows.X_test[:100], jr.key(2)))),
-        "hottest_block": max(float(t.max()) for t in run.trace.temperature.values()),
-        "warnings": len(run.warnings),
+        "hottest_block": max(float(t.max()) for t in history.temperature.values()),
+        "warnings": len(history.warnings),
     }
 
 
@@ -82,15 +85,16 @@ def _median(values):
     return np.median(values)
 
 
-def main(core: int | None) -> None:
+def main(core: int | None, data_dir: str | None) -> None:
+    """Run all variants that the results do not have yet."""
     if core is not None:
         os.sched_setaffinity(0, {core})
     os.environ["OPENBLAS_NUM_THREADS"] = "1"
     import jax
 
     jax.config.update("jax_enable_x64", True)
-    from bsgp.experiments.worker import commit
-    from bsgp.startup import enable_compilation_cache
+    from bsgp.experiments.engine.worker import source_commit
+    from bsgp.runtime.compilation import enable_compilation_cache
 
     enable_compilation_cache()
     done = {(r["study"], r["variant"], r["dataset"], r["fold"]) for r in map(json.loads, _lines())}
@@ -100,10 +104,10 @@ def main(core: int | None) -> None:
                 continue
             record = {"study": study, "variant": variant, "dataset": dataset, "fold": fold}
             try:
-                record |= run_one(dataset, fold, recipe_changes, plan_changes)
-            except RuntimeError as error:  # a fixed step may well diverge: that is a result
+                record |= run_one(dataset, fold, recipe_changes, plan_changes, data_dir)
+            except RuntimeError as error:  # a fixed step may diverge, which is a result
                 record |= {"error": str(error)}
-            record["commit"] = commit()
+            record["commit"] = source_commit()
             with RESULTS.open("a") as file:
                 file.write(json.dumps(record) + "\n")
             print(record, flush=True)
@@ -113,23 +117,24 @@ def _lines() -> list[str]:
     return RESULTS.read_text().splitlines() if RESULTS.exists() else []
 
 
-def figure() -> None:
+def figure(data_dir: str | None) -> None:
+    """Draw the results beside the authors' scores."""
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    from bsgp.experiments.paper import authors_mnll, paper_file
+    from bsgp.experiments.figures.authors import authors_mnll, paper_file
 
     records = [json.loads(line) for line in _lines()]
-    path = paper_file(None, None)
+    path = paper_file(None, data_dir)
     authors = {} if path is None else authors_mnll(path)
     drawing, axes = plt.subplots(1, 2, figsize=(11, 4.0), layout="constrained", gridspec_kw={"width_ratios": [3, 2]})
     for axis, (dataset, fold) in zip(axes, [*SMALL, *LARGE], strict=True):
         rows = [r for r in records if (r["dataset"], r["fold"]) == (dataset, fold) and "test_mnll" in r]
         values = [r["test_mnll"]["256"] for r in rows]
-        default = values[0]  # the first variant of each set is the recipe as it is
-        limit = default + 0.3 * max(1.0, abs(default))  # what is worse than this is written at the edge
+        default = values[0]  # the first variant of each set is the unchanged recipe
+        limit = default + 0.3 * max(1.0, abs(default))  # worse scores are written at the edge
         for y, (row, value) in enumerate(zip(rows, values, strict=True)):
             axis.plot(min(value, limit), y, "o" if value <= limit else ">", color="#0072B2")
             note = f"{row['evaluations']:,}" if value <= limit else f"{value:.2f}; {row['evaluations']:,}"
@@ -151,5 +156,6 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--core", type=int)
     parser.add_argument("--figure", action="store_true")
+    parser.add_argument("--data-dir")
     options = parser.parse_args()
-    figure() if options.figure else main(options.core)
+    figure(options.data_dir) if options.figure else main(options.core, options.data_dir)

@@ -1,10 +1,10 @@
-"""SGHMC against NUTS on the same log joint: u, Z, theta and noise all sampled, on a problem small enough for both.
+"""SGHMC against NUTS on the same log joint, with u, Z, theta and noise sampled, on a problem small enough for both.
 
     .venv/bin/python benchmarks/referee.py        writes results/referee.json and docs/figures/referee.png
 
 Errors are averaged over a grid of new points. `mean` is the difference of predictive means in posterior standard
-deviations of the function, `sd` the relative difference of that standard deviation; `predictive mean` and
-`predictive sd` are the same for y, noise included.
+deviations of the function, `sd` the relative difference of that standard deviation. `predictive mean` and
+`predictive sd` are the corresponding errors for y, including noise.
 """
 
 import json
@@ -18,15 +18,15 @@ import jax.random as jr
 import numpy as np
 
 from bsgp import Batch, DeepGP, Plan, Target, init_deep_gp, sample
-from bsgp.anchor import Anchor
-from bsgp.likelihoods import gaussian
-from bsgp.sghmc import normal_like
+from bsgp.inference.anchor import Anchor
+from bsgp.inference.sghmc import normal_like
+from bsgp.models.likelihoods.gaussian_noise import gaussian
 
 ROOT = Path(__file__).parent.parent
 NUM_ROWS, NUM_DIMS, NUM_INDUCING = 80, 4, 8
-PLAN = Plan(warm_start=500, burn_in=10_000, num_draws=1_000, thinning=40, chunk=500)
-ANCHORED_PLAN = Plan(warm_start=500, burn_in=2_560, num_draws=256, thinning=8)
-"""A tenth of the gradients, for the coordinates in which u is integrated out."""
+PLAN = Plan(adam_steps=500, burn_in=10_000, num_draws=1_000, thinning=40, chunk=500)
+ANCHORED_PLAN = Plan(adam_steps=500, burn_in=2_560, num_draws=256, thinning=8)
+"""A tenth of the gradients, for coordinates in which u is integrated out."""
 
 
 def problem() -> tuple[Target, np.ndarray, np.ndarray, np.ndarray]:
@@ -45,7 +45,7 @@ def nuts_draws(target: Target, X, y, key, num_chains=4, warmup=1_500, num_draws=
     batch, start = Batch(jnp.asarray(X), jnp.asarray(y)), target.unconstrain(target.model)
 
     def log_density(position):
-        return target.log_joint(position, batch, jr.key(0))  # one layer: nothing is drawn
+        return target.log_joint(position, batch, jr.key(0))  # the key is not used: one layer draws nothing
 
     def one_chain(key):
         start_key, warmup_key, draw_key = jr.split(key, 3)
@@ -66,7 +66,7 @@ def nuts_draws(target: Target, X, y, key, num_chains=4, warmup=1_500, num_draws=
 
 
 def summarise(model: DeepGP, grid) -> dict[str, np.ndarray]:
-    """Mean and spread of the function, and of y, over all draws at each point of the grid."""
+    """Mean and standard deviation of the function and of y, over all draws, at each point of the grid."""
 
     def one_draw(draw):
         f = draw.layers[0].conditional(jnp.asarray(grid))
@@ -82,6 +82,7 @@ def summarise(model: DeepGP, grid) -> dict[str, np.ndarray]:
 
 
 def errors(ours: dict, reference: dict) -> dict[str, float]:
+    """Errors of a summary relative to the reference."""
     shift = np.abs(ours["mean"] - reference["mean"])
     return {
         "mean": float(np.mean(shift / reference["sd"])),
@@ -111,7 +112,7 @@ def main(num_repeats: int = 4):
     rows = []
     for seed in range(num_repeats):
         ours, run = run_anchored(target, X, y, grid, 100 + seed)
-        heat = max(float(t.max()) for t in run.trace.temperature.values())
+        heat = max(float(t.max()) for t in run.history.temperature.values())
         row = {"integrator": "baoab", "step_size": None, "anchored": True, "seed": seed, "hottest block": heat}
         rows.append(row | errors(ours, reference))
         print({k: round(v, 4) if isinstance(v, float) else v for k, v in rows[-1].items()}, flush=True)
@@ -119,7 +120,7 @@ def main(num_repeats: int = 4):
         for integrator in ("baoab", "euler"):
             for seed in range(num_repeats):
                 ours, run = run_sghmc(target, X, y, grid, 100 + seed, integrator, step_size)
-                heat = max(float(t.max()) for t in run.trace.temperature.values())
+                heat = max(float(t.max()) for t in run.history.temperature.values())
                 row = {"integrator": integrator, "step_size": step_size, "seed": seed, "hottest block": heat}
                 rows.append(row | errors(ours, reference))
                 print({k: round(v, 4) if isinstance(v, float) else v for k, v in rows[-1].items()}, flush=True)

@@ -1,4 +1,4 @@
-"""How the cost of an SGHMC update grows with M, B, layers, chains and threads. Part of `make bench`.
+"""Cost of an SGHMC update by M, B, layers, chains and threads. Part of `make bench`.
 
 Writes results/scaling.csv and docs/figures/scaling.png. CPU milliseconds, minima over repeats.
 """
@@ -22,7 +22,7 @@ SWEEPS = {
 
 
 def measure(M: int, B: int, layers: int, chains: int, threads: int, dtype: str) -> dict[str, float]:
-    """In this process, which has been started with the right number of threads."""
+    """Measure one setting. This process must have been started with its number of threads."""
     import time
 
     import jax
@@ -44,7 +44,8 @@ def measure(M: int, B: int, layers: int, chains: int, threads: int, dtype: str) 
     return result | {"update, wall": cpu_milliseconds({"wall": update}, 5, calls, clock=time.monotonic)["wall"]}
 
 
-def in_a_process(setting: dict) -> dict[str, float]:
+def measure_in_process(setting: dict) -> dict[str, float]:
+    """Measure one setting in a fresh process."""
     code = (
         f"import sys; sys.path.insert(0, {str(ROOT / 'benchmarks')!r}); import json, scaling;"
         f"print(json.dumps(scaling.measure(**{setting!r})))"
@@ -55,7 +56,7 @@ def in_a_process(setting: dict) -> dict[str, float]:
 
 
 def main(axes: list[str]):
-    """Measure the named axes again and keep the rest of what is in the CSV."""
+    """Measure the named axes and keep the other rows of the CSV file."""
     path = ROOT / "results" / "scaling.csv"
     commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout.strip()
     rows = [row for row in _read(path) if row["axis"] not in axes] if path.exists() else []
@@ -63,7 +64,7 @@ def main(axes: list[str]):
         for value in SWEEPS[axis]:
             for dtype in ("float64", "float32"):
                 setting = {**DEFAULTS, axis: value, "dtype": dtype}
-                rows.append({"axis": axis, **setting, **in_a_process(setting), "commit": commit})
+                rows.append({"axis": axis, **setting, **measure_in_process(setting), "commit": commit})
                 print({k: round(v, 3) if isinstance(v, float) else v for k, v in rows[-1].items()}, flush=True)
     with open(path, "w", newline="") as file:
         writer = csv.DictWriter(file, list(rows[0]))
@@ -82,6 +83,7 @@ def _read(path: Path) -> list[dict]:
 
 
 def figure(rows):
+    """Draw the costs and print fits of their growth."""
     import matplotlib
 
     matplotlib.use("Agg")

@@ -1,6 +1,6 @@
-"""What one SGHMC update costs beside its floor, three M x M x B matrix products. Part of `make bench`.
+"""Cost of one SGHMC update relative to its floor, three M x M x B matrix products. Part of `make bench`.
 
-One thread, CPU time, minima over alternating repeats; ratios within one run are what counts on a shared machine.
+One thread, CPU time, minima over alternating repeats. On a shared machine only ratios within one run are reliable.
 """
 
 import os
@@ -8,7 +8,7 @@ import os
 THREADS = os.environ.get("BENCH_THREADS", "1")
 if THREADS == "1":
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_multi_thread_eigen=false"
-    # the flag alone leaves XLA's own loops on every core, at half as much CPU time again
+    # with the flag alone XLA's own loops use every core and 50% more CPU time
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
 os.environ["OPENBLAS_NUM_THREADS"] = THREADS
 
@@ -22,21 +22,21 @@ import jax.random as jr
 import numpy as np
 
 from bsgp import Batch, Target, init_deep_gp
-from bsgp.likelihoods import gaussian
-from bsgp.sghmc import sghmc
+from bsgp.inference.sghmc import sghmc
+from bsgp.models.likelihoods.gaussian_noise import gaussian
 
 UPDATES_PER_CALL = 40
 
 
 def products(M: int, B: int, dtype):
-    """The floor: three M x M x B products, the least that a forward and a backward pass need."""
+    """Three M x M x B products, the minimum of a forward and a backward pass."""
     Q = jr.normal(jr.key(0), (M, M), dtype) / M
     K = jr.normal(jr.key(1), (M, B), dtype)
     return lambda K: Q @ (Q @ (Q @ K)), K
 
 
 def gradient_step(M: int, B: int, D: int, depth: int, dtype):
-    """One gradient of the joint log joint, applied, so that no two updates are alike."""
+    """One gradient of the log joint, applied to the position, so that no two updates are the same."""
     target, position, batch = _target(M, B, D, depth, dtype)
 
     def step(carry):
@@ -49,6 +49,7 @@ def gradient_step(M: int, B: int, D: int, depth: int, dtype):
 
 
 def sghmc_update(M: int, B: int, D: int, depth: int, dtype):
+    """One update of SGHMC in the burn-in phase."""
     target, position, batch = _target(M, B, D, depth, dtype)
     sampler = sghmc(target.log_joint, target.num_counted, step_size=1e-4)
 
@@ -71,7 +72,7 @@ def _target(M, B, D, depth, dtype):
 def cpu_milliseconds(
     programs: dict, num_repeats: int = 9, calls: int = UPDATES_PER_CALL, clock=time.process_time
 ) -> dict[str, float]:
-    """CPU time (or another clock's) of one call of each program, the smallest of several alternating repeats."""
+    """Milliseconds of one call of each program by a clock, the smallest of several alternating repeats."""
     compiled = {}
     for name, (step, start) in programs.items():
         compiled[name] = jax.jit(lambda c, f=step: jax.lax.fori_loop(0, calls, lambda _, c: f(c), c)), start
@@ -86,7 +87,7 @@ def cpu_milliseconds(
 
 
 def first_step_seconds() -> float:
-    """Import, compile and run the first gradient step in a fresh process: seconds after the import."""
+    """Seconds to compile and run the first gradient step in a fresh process, after the import."""
     code = (
         "import jax; jax.config.update('jax_enable_x64', True);"
         "import sys, time; sys.path.insert(0, 'benchmarks'); import step; began = time.monotonic();"

@@ -2,8 +2,14 @@
 
 import logging
 import os
+from pathlib import Path
 
-import jax
+for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):  # two workers on two cores: more threads would only wait
+    os.environ.setdefault(name, "1")
+# for this process and those that tests start: they compile more than they compute
+os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
+
+import jax  # noqa: E402
 
 os.environ["BSGP_CACHE"] = "off"  # the user's own cache is neither read nor filled
 
@@ -12,7 +18,6 @@ jax.config.update("jax_num_cpu_devices", 4)  # for `mesh`; all else runs on the 
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_debug_key_reuse", True)
-jax.config.update("jax_disable_most_optimizations", True)  # tests compile more than they compute
 if jax.__version__.startswith("0.10."):  # halves the time to compile; a version that does not know a flag ends here
     flags = ("--xla_cpu_use_fusion_emitters=false", "--xla_cpu_parallel_codegen_split_count=1")
     os.environ["XLA_FLAGS"] = " ".join([os.environ.get("XLA_FLAGS", ""), *flags]).strip()
@@ -30,11 +35,13 @@ import numpy as np  # noqa: E402
 import pytest  # noqa: E402
 from hypothesis import settings  # noqa: E402
 
-from bsgp.programs import let_go_of_programs  # noqa: E402
+from bsgp.runtime.compilation import release_compiled_programs  # noqa: E402
 
 # the first example compiles, so a deadline would measure the compiler; no example database: runs do not depend on it
 settings.register_profile("bsgp", deadline=None, derandomize=True, database=None)
 settings.load_profile("bsgp")
+
+MAX_RESIDENT_BYTES = 1_200_000_000
 
 
 @pytest.fixture(autouse=True)
@@ -47,10 +54,16 @@ def _logger_as_it_was():
 
 
 @pytest.fixture(autouse=True)
-def _programs_let_go_of():
-    """Tests compile thousands of programs in one process; see `bsgp.programs`."""
+def _compiled_programs_released():
+    """Tests compile thousands of programs in one process: releasing them keeps a worker below 2 GB."""
     yield
-    let_go_of_programs()
+    if _resident_bytes() > MAX_RESIDENT_BYTES:
+        release_compiled_programs(max_memory_maps=0)
+
+
+def _resident_bytes() -> int:
+    statm = Path("/proc/self/statm")
+    return int(statm.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") if statm.exists() else 0
 
 
 @pytest.fixture
@@ -67,10 +80,8 @@ def getkey():
 
 @pytest.fixture(scope="session")
 def folder():
-    """The folder of the named data sets."""
-    from bsgp.data.named import data_folder
-
-    try:
-        return data_folder()
-    except ValueError:
+    """Folder of the named data sets: BSGP_DATA, or `../shared/data` beside the repository."""
+    chosen = Path(os.environ.get("BSGP_DATA") or Path(__file__).parents[2] / "shared" / "data")
+    if not chosen.is_dir():
         pytest.skip("no data folder: set BSGP_DATA")
+    return chosen

@@ -1,6 +1,6 @@
-"""The command line. It parses, calls and prints; what it prints is computed elsewhere.
+"""The command line. Commands parse arguments, call the library and print; they compute nothing themselves.
 
-Nothing here imports JAX before a command needs it: `bsgp --help` answers at once.
+No module here imports JAX before a command needs it, so `bsgp --help` answers at once.
 """
 
 import os
@@ -12,11 +12,14 @@ from bsgp import __version__
 from bsgp.cli.bench import bench_app
 from bsgp.cli.data import data_app
 from bsgp.cli.demo import demo
+from bsgp.cli.evaluate import evaluate
 from bsgp.cli.fit import fit
 from bsgp.cli.methods import methods
-from bsgp.cli.model import evaluate, predict, report
-from bsgp.cli.supervise import LOST, is_supervised, supervise
-from bsgp.processes import end_with_the_parent
+from bsgp.cli.predict import predict
+from bsgp.cli.report import report
+from bsgp.cli.supervise import EXIT_LOST, is_supervised, supervise
+from bsgp.runtime.errors import DivergenceError, LostPeerError
+from bsgp.runtime.processes import exit_with_parent
 
 app = App(
     name="bsgp",
@@ -31,28 +34,27 @@ app = App(
     bsgp report model --test test.csv""",
 )
 for command in (fit, predict, evaluate, report, demo, methods):
-    app.command(command)
-app.command(data_app)
-app.command(bench_app)
+    app.command(command, help_epilogue="")  # each has an example of its own
+for group in (data_app, bench_app):
+    group.help_epilogue = ""
+    app.command(group)
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Bad input ends in one line and exit code 2, never in a traceback."""
+    """Run a command. Bad input ends with one line on standard error and exit code 2, never with a traceback."""
     given = sys.argv[1:] if arguments is None else arguments
     if any(one.split("=")[0] == "--num-processes" for one in given):
         if not is_supervised():
             sys.exit(supervise(given))
-        end_with_the_parent(LOST)
+        exit_with_parent(EXIT_LOST)
     try:
         app(given, exit_on_error=False, print_error=False, result_action="return_value")
     except (CycloptsError, ValueError, OSError) as error:
         _end(str(error), 2)
-    except RuntimeError as error:  # a chain that diverged says so itself; anything else is a defect, and may be loud
-        if type(error).__name__ == "LostPeerError":
-            _end(str(error), LOST)
-        if type(error).__name__ != "DivergenceError":
-            raise
+    except DivergenceError as error:
         _end(str(error), 1)
+    except LostPeerError:
+        os._exit(EXIT_LOST)  # the supervising parent prints what happened
     except MemoryError:
         _end("out of memory. Fit fewer rows, or lower --num-inducing.", 1)
     except KeyboardInterrupt:
@@ -60,11 +62,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _end(message: str, code: int) -> None:
-    _say(message)
-    if is_supervised():
-        os._exit(code)  # an orderly end would wait for the other processes, and they for this one
-    sys.exit(code)
-
-
-def _say(message: str) -> None:
     print(f"bsgp: {' '.join(message.split())}", file=sys.stderr, flush=True)
+    if is_supervised():
+        os._exit(code)  # a normal exit would wait for the other processes, and they for this one
+    sys.exit(code)

@@ -1,4 +1,4 @@
-"""`bsgp bench`: the paper's experiments, beside the authors' own figures."""
+"""`bsgp bench`: the paper's experiments, beside the authors' own results."""
 
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
@@ -7,61 +7,71 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
 
-from bsgp.checks import check_count, check_option
-from bsgp.cli.common import DataDir, names, numbers, output, say_as_told
+from bsgp.cli.common import DataDir, configure_logging, names, numbers, output
+from bsgp.runtime.checks import check_count, check_option
 
 if TYPE_CHECKING:
     from bsgp.experiments.experiment import Choice
 
-bench_app = App(name="bench", help="The paper's experiments, beside the authors' own figures.")
+bench_app = App(name="bench", help="Run the paper's experiments and show them beside the authors' own results.")
 
 
 @dataclass(frozen=True)
 class FreeChoice:
-    """Settings of `bsgp bench run uci` alone."""
+    """Options that only `bsgp bench run uci` takes."""
 
-    recipe: Annotated[str, Parameter(help="With `uci`: `default`, or `paper` for what the authors did.")] = "default"
-    num_inducing: Annotated[int | None, Parameter(help="With `uci`: in the place of the recipe's.")] = None
-    scale: Annotated[float, Parameter(help="With `uci`: multiplies the recipe's number of updates.")] = 1.0
-    full_data_x: Annotated[bool, Parameter(help="With `uci`: standardise inputs by all rows, as the authors did.")] = (
-        False
+    recipe: Annotated[str, Parameter(help="Only with `uci`: `default`, or `paper` for the authors' settings.")] = (
+        "default"
     )
-    objective: Annotated[str, Parameter(help="With `uci`: `fitc` or `vfe`, of bsgp and its ablations.")] = "fitc"
-    inducing_prior: Annotated[str, Parameter(help="With `uci`: normal, determinantal, strauss, ...; likewise.")] = (
-        "normal"
-    )
-    num_chains: Annotated[int, Parameter(name="--chains", help="With `uci`: of methods that have chains.")] = 1
+    num_inducing: Annotated[
+        int | None, Parameter(help="Only with `uci`: number of inducing points. Default: the method's own.")
+    ] = None
+    scale: Annotated[float, Parameter(help="Only with `uci`: factor on the number of updates.")] = 1.0
+    full_data_x: Annotated[
+        bool, Parameter(help="Only with `uci`: standardise inputs by all rows, as the authors did.")
+    ] = False
+    objective: Annotated[str, Parameter(help="Only with `uci`: `fitc` or `vfe`, for bsgp and its ablations.")] = "fitc"
+    inducing_prior: Annotated[
+        str, Parameter(help="Only with `uci`: normal, determinantal, strauss, ..., for bsgp and its ablations.")
+    ] = "normal"
+    num_chains: Annotated[int, Parameter(name="--chains", help="Only with `uci`: number of chains.")] = 1
 
 
 @bench_app.command(name="run")
 def bench_run(
-    experiment: Annotated[str, Parameter(help="A name that `bsgp bench list` prints, or `uci` to choose freely.")],
+    experiment: Annotated[str, Parameter(help="A name from `bsgp bench list`, or `uci` for runs of your choice.")],
     *,
-    out: Annotated[Path, Parameter(help="Folder for the results; finished runs in it are not run again.")],
-    datasets: Annotated[str | None, Parameter(help="Names with commas; all of the experiment's by default.")] = None,
-    folds: Annotated[str | None, Parameter(help="Such as 0-7 or 0,3; all of the experiment's by default.")] = None,
-    methods: Annotated[str | None, Parameter(help="Names with commas; all of the experiment's by default.")] = None,
-    depths: Annotated[str | None, Parameter(help="Such as 1-3; all of the experiment's by default.")] = None,
+    out: Annotated[Path, Parameter(help="Folder for the results. Finished runs in it are not repeated.")],
+    datasets: Annotated[
+        str | None, Parameter(help="Names separated by commas. Default: all of the experiment.")
+    ] = None,
+    folds: Annotated[str | None, Parameter(help="Such as 0-7 or 0,3. Default: all of the experiment.")] = None,
+    methods: Annotated[str | None, Parameter(help="Names separated by commas. Default: all of the experiment.")] = None,
+    depths: Annotated[str | None, Parameter(help="Such as 1-3. Default: all of the experiment.")] = None,
     seed: int = 0,
-    quick: Annotated[bool, Parameter(negative="", help="Minutes, to see that it works; figures mean nothing.")] = False,
-    processes: Annotated[int, Parameter(help="Runs at a time on this machine, each on one core.")] = 2,
+    quick: Annotated[
+        bool,
+        Parameter(negative="", help="A form of minutes that shows that everything works. Its scores mean nothing."),
+    ] = False,
+    processes: Annotated[int, Parameter(help="Number of runs at a time on this machine, each on one core.")] = 2,
     scheduler: Annotated[
-        str | None, Parameter(help="A running Dask scheduler, such as tcp://HOST:8786, whose workers do the runs.")
+        str | None,
+        Parameter(help="Address of a running Dask scheduler whose workers do the runs, such as tcp://HOST:8786."),
     ] = None,
     data_dir: DataDir = None,
     free: Annotated[FreeChoice | None, Parameter(name="*")] = None,
 ) -> None:
-    """Do the runs of an experiment that are not in OUT yet, one JSON line each in OUT/runs.jsonl.
+    """Do the runs of an experiment that OUT does not have yet. Each becomes a JSON line of OUT/runs.jsonl.
 
-    Interrupt it at will: the same command goes on where it stopped. Experiments in one folder share runs.
+    You can interrupt it at any time: the same command continues. Experiments in one folder share runs.
 
     Example: bsgp bench run uci --datasets yacht,boston --folds 0-3 --depths 1-2 --out runs
     """
-    from bsgp.experiments.campaign import run_with_progress
-    from bsgp.experiments.engines import dask_client
+    from bsgp.experiments.engine.campaign import run_with_progress
+    from bsgp.experiments.engine.engines import dask_client
     from bsgp.experiments.experiment import EXPERIMENTS, Choice, load_experiment
 
-    say_as_told(quiet=False, verbose=False)
+    configure_logging(quiet=False, verbose=False)
     check_option("experiment", experiment, ["uci", *EXPERIMENTS])
     choice = Choice(
         datasets=_names("--datasets", datasets),
@@ -76,25 +86,27 @@ def bench_run(
     elif free is not None and free != FreeChoice():
         raise ValueError(
             "`--recipe`, `--num-inducing`, `--scale`, `--full-data-x`, `--objective`, `--inducing-prior` and "
-            f"`--chains` go with `uci`, got one of them with `{experiment}`. Leave it out."
+            f"`--chains` must come with `uci`, got one of them with `{experiment}`. Leave it out."
         )
     else:
         runs = load_experiment(experiment).plan(choice)
     if not runs:
-        raise ValueError(f"`{experiment}` has no such runs, got {choice}. Leave out an option.")
+        raise ValueError(
+            f"`{experiment}` must have the chosen runs, got none of them for {choice}. Leave out an option."
+        )
     folder = _data_folder(data_dir, scheduler)
     with nullcontext() if scheduler is None else dask_client(scheduler) as client:
         failed = run_with_progress(runs, out, data_dir=folder, n_jobs=processes, client=client)
     if failed:
         raise ValueError(
             f"{len(failed)} of {len(runs)} runs failed twice, the first is {failed[0].key}. "
-            f"`{out}/failures.jsonl` holds what they said."
+            f"`{out}/failures.jsonl` holds their errors."
         )
 
 
 def _data_folder(data_dir: Path | None, scheduler: str | None) -> Path | None:
-    """The folder must be here if the runs are; the hosts of Dask's workers may have one where this one has none."""
-    from bsgp.data.named import data_folder
+    """Data folder of this machine. With a scheduler it may be missing: the hosts of the workers have their own."""
+    from bsgp.experiments.datasets.named import data_folder
 
     try:
         return data_folder(data_dir)
@@ -105,10 +117,10 @@ def _data_folder(data_dir: Path | None, scheduler: str | None) -> Path | None:
 
 
 def _names(option: str, text: str | None) -> tuple[str, ...] | None:
-    """Names of data sets or methods; what an experiment does not have gives it no runs."""
-    from bsgp.data.named import schemas
-    from bsgp.experiments.peers import PEERS
-    from bsgp.methods import METHODS
+    """Checked names of data sets or methods. Not every experiment has all of them."""
+    from bsgp.experiments.datasets.named import schemas
+    from bsgp.experiments.kinds.peers import PEERS
+    from bsgp.methods.registry import METHODS
 
     if text is None or text == "all":
         return None
@@ -117,15 +129,16 @@ def _names(option: str, text: str | None) -> tuple[str, ...] | None:
 
 
 def _free_runs(choice: "Choice", free: FreeChoice) -> list:
-    from bsgp.data.named import UCI
-    from bsgp.experiments.uci import UCIRun
-    from bsgp.inducing import INDUCING_PRIORS
-    from bsgp.methods import METHODS
-    from bsgp.recipes import RECIPES
-    from bsgp.target import OBJECTIVES
+    """Runs of `bsgp bench run uci`."""
+    from bsgp.experiments.datasets.named import UCI
+    from bsgp.experiments.kinds.uci import UCIRun
+    from bsgp.inference.objectives import OBJECTIVES
+    from bsgp.methods.bsgp import RECIPES
+    from bsgp.methods.registry import METHODS
+    from bsgp.models.inducing_priors import INDUCING_PRIORS
 
     check_option("--recipe", free.recipe, list(RECIPES))
-    check_option("--objective", free.objective, OBJECTIVES)
+    check_option("--objective", free.objective, list(OBJECTIVES))
     check_option("--inducing-prior", free.inducing_prior, list(INDUCING_PRIORS))
     check_count("--chains", free.num_chains)
     for name in choice.datasets or ():
@@ -143,7 +156,7 @@ def _free_runs(choice: "Choice", free: FreeChoice) -> list:
 
 @bench_app.command(name="list")
 def bench_list() -> None:
-    """Print the experiments of the paper, and how many runs each has."""
+    """Print the experiments of the paper and the number of their runs."""
     from rich.table import Table
 
     from bsgp.experiments.experiment import EXPERIMENTS, Choice, load_experiment
@@ -151,34 +164,39 @@ def bench_list() -> None:
     table = Table("experiment", "runs", "about")
     for name in EXPERIMENTS:
         experiment = load_experiment(name)
-        table.add_row(name, f"{len(experiment.plan(Choice())):,}", experiment.ABOUT)
+        table.add_row(name, f"{len(experiment.plan(Choice())):,}", experiment.about)
     output().print(table)
 
 
-Shown = Annotated[str | None, Parameter(name="--experiments", help="Names with commas; all with runs by default.")]
-Runs = Annotated[Path, Parameter(help="A folder that `bsgp bench run` wrote.")]
-PaperDir = Annotated[Path | None, Parameter(help="Folder with the authors' results.csv.")]
+ExperimentNames = Annotated[
+    str | None, Parameter(name="--experiments", help="Names separated by commas. Default: all that have runs.")
+]
+Runs = Annotated[Path, Parameter(help="Folder that `bsgp bench run` wrote.")]
+PaperDir = Annotated[
+    Path | None,
+    Parameter(help="Folder of the authors' results.csv. Default: BSGP_PAPER, or `paper` beside the data folder."),
+]
 
 
 @bench_app.command(name="table")
 def bench_table(
     runs: Runs,
     *,
-    methods: Annotated[str | None, Parameter(help="Names with commas; all by default.")] = None,
+    methods: Annotated[str | None, Parameter(help="Names separated by commas. Default: all.")] = None,
     budget: Annotated[
-        int | None, Parameter(help="A row per cell: the default recipe, as long as it fits into so many evaluations.")
+        int | None, Parameter(help="Show one row per cell: the longest default run within this many evaluations.")
     ] = None,
-    markdown: Annotated[Path | None, Parameter(help="Write the table as Markdown to this file, too.")] = None,
+    markdown: Annotated[Path | None, Parameter(help="Also write the table as Markdown to this file.")] = None,
     paper_dir: PaperDir = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Print our mean (sd) over folds beside the authors' for the same folds, with a paired test.
+    """Print our mean (sd) over folds beside the authors' on the same folds, with a paired test.
 
     Example: bsgp bench table runs --markdown table.md
     """
-    from bsgp.experiments.paper import authors_mnll, paper_file
-    from bsgp.experiments.runner import read_records
-    from bsgp.experiments.table import compare, summary, to_markdown, to_terminal, within
+    from bsgp.experiments.engine.runner import read_records
+    from bsgp.experiments.figures.authors import authors_mnll, paper_file
+    from bsgp.experiments.figures.table import compare, summary, to_markdown, to_terminal, within_budget
 
     chosen = _names("--methods", methods)
     records = [one for one in read_records(runs) if chosen is None or one.get("method") in chosen]
@@ -187,7 +205,7 @@ def bench_table(
     path = paper_file(paper_dir, data_dir)
     rows = compare(records, {} if path is None else authors_mnll(path))
     if budget is not None:
-        rows = within(rows, check_count("--budget", budget))
+        rows = within_budget(rows, check_count("--budget", budget))
         if not rows:
             raise ValueError(f"`--budget` must leave some runs, got {budget:,}. Raise it.")
     console = output()
@@ -195,7 +213,7 @@ def bench_table(
     for line in summary(rows):
         console.print(line)
     if path is None:
-        console.print("The authors' results.csv was not found: name its folder with --paper-dir.")
+        console.print("The authors' results.csv was not found. Name its folder with --paper-dir.")
     if markdown is not None:
         markdown.write_text(to_markdown(rows))
 
@@ -204,18 +222,18 @@ def bench_table(
 def bench_figures(
     runs: Runs,
     *,
-    experiments: Shown = None,
-    out: Annotated[Path | None, Parameter(help="Folder for the pictures; RUNS/figures by default.")] = None,
+    experiments: ExperimentNames = None,
+    out: Annotated[Path | None, Parameter(help="Folder for the pictures. Default: RUNS/figures.")] = None,
     paper_dir: PaperDir = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Draw every experiment of which there are runs: SVG, PNG and a Markdown page with captions and tables.
+    """Draw every experiment that has runs: SVG, PNG and a Markdown page with captions and tables.
 
     Example: bsgp bench figures runs
     """
-    from bsgp.experiments.gallery import write_figures
+    from bsgp.experiments.figures.gallery import write_figures
 
-    index = write_figures(_gathered(runs, experiments, paper_dir, data_dir), out or runs / "figures")
+    index = write_figures(_entries(runs, experiments, paper_dir, data_dir), out or runs / "figures")
     output().print(f"Figures and tables are in {index}.", soft_wrap=True)
 
 
@@ -223,29 +241,29 @@ def bench_figures(
 def bench_report(
     runs: Runs,
     *,
-    experiments: Shown = None,
-    out: Annotated[Path | None, Parameter(help="The page; RUNS/report.html by default.")] = None,
+    experiments: ExperimentNames = None,
+    out: Annotated[Path | None, Parameter(help="File of the page. Default: RUNS/report.html.")] = None,
     paper_dir: PaperDir = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Make one HTML page of all tables and figures, beside the authors'.
+    """Write one HTML page of all tables and figures, beside the authors' results.
 
     Example: bsgp bench report runs
     """
-    from bsgp.experiments.gallery import write_page
+    from bsgp.experiments.figures.gallery import write_page
 
-    page = write_page(_gathered(runs, experiments, paper_dir, data_dir), out or runs / "report.html")
+    page = write_page(_entries(runs, experiments, paper_dir, data_dir), out or runs / "report.html")
     output().print(f"The page is {page}.", soft_wrap=True)
 
 
-def _gathered(runs: Path, experiments: str | None, paper_dir: Path | None, data_dir: Path | None) -> list:
+def _entries(runs: Path, experiments: str | None, paper_dir: Path | None, data_dir: Path | None) -> list:
+    from bsgp.experiments.engine.runner import read_records
     from bsgp.experiments.experiment import EXPERIMENTS
-    from bsgp.experiments.gallery import gather
-    from bsgp.experiments.paper import Paper, paper_file
-    from bsgp.experiments.runner import read_records
+    from bsgp.experiments.figures.authors import Paper, paper_file
+    from bsgp.experiments.figures.gallery import gather
 
     chosen = names(experiments) or EXPERIMENTS
-    shown = gather(read_records(runs), Paper.read(paper_file(paper_dir, data_dir)), str(runs), chosen)
-    if not shown:
+    entries = gather(read_records(runs), Paper.read(paper_file(paper_dir, data_dir)), str(runs), chosen)
+    if not entries:
         raise ValueError(f"`{runs}` must hold runs of an experiment, got none. Start some with `bsgp bench run`.")
-    return shown
+    return entries

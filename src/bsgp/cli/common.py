@@ -1,4 +1,4 @@
-"""What the commands share: options that mean the same everywhere, and where output goes."""
+"""Options and output that several commands share."""
 
 import logging
 from pathlib import Path
@@ -7,15 +7,15 @@ from typing import Annotated
 from cyclopts import Parameter
 
 DataDir = Annotated[
-    Path | None, Parameter(help="Folder with the named data sets; else the variable BSGP_DATA, else ../shared/data.")
+    Path | None, Parameter(help="Folder of the named data sets. Default: the environment variable BSGP_DATA.")
 ]
-Quiet = Annotated[bool, Parameter(name=["--quiet", "-q"], negative="", help="Say nothing but errors.")]
-Verbose = Annotated[bool, Parameter(name=["--verbose", "-v"], negative="", help="Say more.")]
-Json = Annotated[bool, Parameter(name="--json", negative="", help="Print JSON, for programs to read.")]
+Quiet = Annotated[bool, Parameter(name=["--quiet", "-q"], negative="", help="Print errors only.")]
+Verbose = Annotated[bool, Parameter(name=["--verbose", "-v"], negative="", help="Print more detail.")]
+Json = Annotated[bool, Parameter(name="--json", negative="", help="Print the result as JSON.")]
 
 
 def numbers(text: str, name: str) -> list[int]:
-    """`0-3,7` as [0, 1, 2, 3, 7]."""
+    """Parse `0-3,7` as [0, 1, 2, 3, 7]."""
     result = []
     for part in text.split(","):
         first, _, last = part.strip().partition("-")
@@ -26,12 +26,12 @@ def numbers(text: str, name: str) -> list[int]:
 
 
 def names(text: str | None) -> list[str]:
-    """`a, b` as ["a", "b"]."""
+    """Parse `a, b` as ["a", "b"]."""
     return [part.strip() for part in (text or "").split(",") if part.strip()]
 
 
 def output(quiet: bool = False):
-    """Standard output; wide where it is not a terminal, since folded cells serve nobody."""
+    """A console on standard output. It is 160 columns wide unless it is a terminal, so that cells do not fold."""
     from rich.console import Console
 
     console = Console(quiet=quiet, highlight=False)
@@ -40,15 +40,26 @@ def output(quiet: bool = False):
     return console
 
 
-def say_as_told(quiet: bool, verbose: bool) -> None:
-    """What was done to a table is said on standard error, one line each, once: a score encodes its rows repeatedly."""
-    said: set[str] = set()
+class _OncePerMessage(logging.Filter):
+    """Lets each message through once: scoring encodes the same rows, and logs the same notes, several times."""
 
-    def is_new(record: logging.LogRecord) -> bool:
+    def __init__(self):
+        super().__init__()
+        self._seen: set[str] = set()
+
+    def filter(self, record: logging.LogRecord) -> bool:
         message = record.getMessage()
-        return message not in said and not said.add(message)
+        is_new = message not in self._seen
+        self._seen.add(message)
+        return is_new
 
+
+def configure_logging(quiet: bool, verbose: bool) -> None:
+    """Send bsgp's log to standard error, each message once, at the level that the user chose."""
     logging.basicConfig(format="bsgp: %(message)s")
     logger = logging.getLogger("bsgp")
     logger.setLevel(logging.ERROR if quiet else logging.DEBUG if verbose else logging.WARNING)
-    logger.filters = [is_new]
+    for one in list(logger.filters):
+        if isinstance(one, _OncePerMessage):  # from an earlier command in this process
+            logger.removeFilter(one)
+    logger.addFilter(_OncePerMessage())

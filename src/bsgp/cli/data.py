@@ -9,19 +9,25 @@ data_app = App(name="data", help="Named data sets: the paper's eight UCI sets, b
 
 @data_app.command(name="list")
 def data_list(*, data_dir: DataDir = None) -> None:
-    """Show which data sets are there, and where a missing one comes from.
+    """List the known data sets, where they come from, and whether the data folder has them.
 
-    Example: bsgp data list --data-dir ../shared/data
+    Example: bsgp data list --data-dir data
     """
     from rich.table import Table
 
-    from bsgp.data.named import available
+    from bsgp.experiments.datasets.named import NO_FOLDER, available
 
-    table = Table("data set", "rows", "inputs", "targets", "task", "state", "what it is")
-    for one in available(data_dir):
+    table = Table("data set", "file", "rows", "inputs", "targets", "task", "state", "source")
+    sets = available(data_dir)
+    for one in sets:
         schema = one.schema
         table.add_row(
-            schema.name, f"{schema.rows:,}", str(len(schema.inputs)), str(len(schema.targets)), schema.task,
-            one.state, schema.source, style=None if one.state == "there" else "yellow",
+            schema.name, schema.file, f"{schema.rows:,}", str(len(schema.inputs)), str(len(schema.targets)),
+            schema.task, one.state, schema.source, style=None if one.state == "found" else "yellow",
         )  # fmt: skip
-    output().print(table)
+    console = output()
+    console.print(table)
+    if any(one.state == NO_FOLDER for one in sets):
+        console.print(
+            "No data folder was named. Pass --data-dir, or set the environment variable BSGP_DATA.", soft_wrap=True
+        )

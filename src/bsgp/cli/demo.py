@@ -1,23 +1,23 @@
-"""`bsgp demo`: something to see, with nothing to prepare."""
+"""`bsgp demo`: examples that need no preparation."""
 
 from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
 
-from bsgp.checks import check_option
 from bsgp.cli.common import DataDir, Quiet, output
+from bsgp.runtime.checks import check_option
 
 DEMOS = ("tables", "banana")
 
 
 def demo(
     which: Annotated[
-        str, Parameter(help="`tables`: a regression and a classification; `banana`: Figure 2.")
+        str, Parameter(help="`tables`: a regression and a classification. `banana`: the paper's Figure 2.")
     ] = "tables",
     *,
     out: Annotated[Path, Parameter(help="Folder for models, reports and figures.")] = Path("bsgp-demo"),
-    effort: Annotated[float, Parameter(help="Multiplies the number of updates.")] = 1.0,
+    effort: Annotated[float, Parameter(help="Factor on the number of updates.")] = 1.0,
     data_dir: DataDir = None,
     quiet: Quiet = False,
 ) -> None:
@@ -25,9 +25,9 @@ def demo(
 
     Example: bsgp demo
 
-    Example: bsgp demo banana --data-dir ../shared/data
+    Example: bsgp demo banana --data-dir data
     """
-    from bsgp.startup import enable_compilation_cache
+    from bsgp.runtime.compilation import enable_compilation_cache
 
     check_option("demo", which, DEMOS)
     enable_compilation_cache()
@@ -46,7 +46,7 @@ def _tables(out: Path, effort: float, quiet: bool) -> None:
     for example in EXAMPLES:
         done = run_example(example, out, effort=effort, verbose=not quiet)
         console.print(
-            f"\n{example.title} ({done.num_train} rows to learn from, {done.num_test} to predict, "
+            f"\n{example.title} ({done.num_train} training rows, {done.num_test} test rows, "
             f"{done.num_inputs} inputs, {done.seconds:.0f} s)"
         )
         names = list(done.scores["bsgp"])
@@ -60,10 +60,14 @@ def _tables(out: Path, effort: float, quiet: bool) -> None:
 
 
 def _banana(out: Path, effort: float, data_dir: Path | None, quiet: bool) -> None:
-    from bsgp.demos.banana import draw_figure, fit_priors, load_banana
+    from bsgp.experiments.figures.gallery import save_drawing
+    from bsgp.experiments.kinds.banana import load_or_generate_rows
+    from bsgp.experiments.paper.banana import draw_priors, fit_priors
 
     console = output(quiet)
-    data = load_banana(data_dir)
-    console.print(f"{data.source}: {len(data.y):,} points.", markup=False)
-    fits = fit_priors(data, effort=effort, verbose=not quiet)
-    console.print(f"Figure: {draw_figure(data, fits, out / 'banana.png')}")
+    rows, origin = load_or_generate_rows(data_dir)
+    console.print(f"{len(rows.y):,} training points: {origin}", markup=False, soft_wrap=True)
+    drawing = draw_priors(fit_priors(rows, effort=effort, verbose=not quiet))
+    path = save_drawing(drawing, out / "banana.png")
+    save_drawing(drawing, out / "banana.pdf")
+    console.print(f"Figure: {path}", markup=False, soft_wrap=True)

@@ -1,7 +1,7 @@
-"""One process of several, watched by a parent that knows no JAX.
+"""Runs one of several processes under a parent that does not load JAX.
 
-When a process of a run is lost, JAX's runtime ends the others from within C++, with a stack trace and no word of ours.
-The parent keeps that to itself and says in one line what happened and what to do.
+When a process of a run is lost, JAX's runtime aborts the others from C++ with a stack trace. The parent hides that
+trace and prints one line that says what happened and what to do.
 """
 
 import os
@@ -11,26 +11,27 @@ import subprocess
 import sys
 import threading
 
-from bsgp.processes import LOST_PEER
+from bsgp.runtime.processes import LOST_PEER
 
-LOST = 3  # exit code, of the process itself and of its parent
-_CHILD = "BSGP_SUPERVISED"
-_LOGGED = re.compile(r"[EFIW]\d{4} \d\d:")
-"""How an entry begins that C++ logs; it may go on for several lines."""
-_GREETING = "[Gloo] "
-"""One line, on joining."""
+EXIT_LOST = 3
+"""Exit code of a process, and of its parent, when another process of the run was lost."""
+_SUPERVISED = "BSGP_SUPERVISED"
+_CPP_LOG_ENTRY = re.compile(r"[EFIW]\d{4} \d\d:")
+"""Start of an entry in the C++ log. An entry may span several lines."""
+_GLOO_GREETING = "[Gloo] "
+"""Start of the line that Gloo prints when a process joins."""
 
 
 def is_supervised() -> bool:
-    return os.environ.get(_CHILD) == str(os.getppid())
+    return os.environ.get(_SUPERVISED) == str(os.getppid())
 
 
 def supervise(arguments: list[str]) -> int:
-    """Run `bsgp` with these arguments in a process of its own, and return its exit code."""
+    """Run `bsgp` with these arguments in a child process and return its exit code."""
     child = subprocess.Popen(
         [sys.executable, "-m", "bsgp", *arguments],
-        env={**os.environ, _CHILD: str(os.getpid())},
-        stdin=subprocess.PIPE,  # never written to: its end tells the child that its parent is gone
+        env={**os.environ, _SUPERVISED: str(os.getpid())},
+        stdin=subprocess.PIPE,  # never written to: the child exits when it closes, because the parent is gone
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -38,26 +39,26 @@ def supervise(arguments: list[str]) -> int:
     )
     for name in (signal.SIGTERM, signal.SIGINT):
         signal.signal(name, lambda number, _: child.send_signal(number))
-    passers = [
-        threading.Thread(target=_pass_on, args=(child.stdout, sys.stdout)),
-        threading.Thread(target=_pass_on, args=(child.stderr, sys.stderr)),
+    threads = [
+        threading.Thread(target=_forward, args=(child.stdout, sys.stdout)),
+        threading.Thread(target=_forward, args=(child.stderr, sys.stderr)),
     ]
-    for passer in passers:
-        passer.start()
+    for thread in threads:
+        thread.start()
     code = child.wait()
-    for passer in passers:
-        passer.join()
-    if code in (-signal.SIGABRT, LOST):  # by JAX's runtime, or by the command itself: whichever was first
+    for thread in threads:
+        thread.join()
+    if code in (-signal.SIGABRT, EXIT_LOST):  # JAX's runtime and the command itself race to notice the loss
         print(f"bsgp: {LOST_PEER}", file=sys.stderr)
-        return LOST
+        return EXIT_LOST
     return code if code >= 0 else 128 - code
 
 
-def _pass_on(source, sink) -> None:
-    """Line by line, but for what C++ logs, which may go on for several, and for the line that the parent says."""
+def _forward(source, sink) -> None:
+    """Copy lines from the child to the parent, except the C++ log."""
     is_noise = False
     for line in source:
-        is_noise = _LOGGED.match(line) is not None or (is_noise and not line.startswith(("bsgp: ", "Traceback")))
-        if not is_noise and not line.startswith(_GREETING) and LOST_PEER not in line:
+        is_noise = _CPP_LOG_ENTRY.match(line) is not None or (is_noise and not line.startswith(("bsgp: ", "Traceback")))
+        if not is_noise and not line.startswith(_GLOO_GREETING):
             sink.write(line)
             sink.flush()

@@ -1,1 +1,1 @@
-"""Things to see in a minute or two: `bsgp demo`."""
+"""Examples that run in a minute or two: `bsgp demo`."""

@@ -1,4 +1,4 @@
-"""Two real tables that ship with dependencies, a regression and a classification, beside two baselines."""
+"""Two real tables that ship with our dependencies, a regression and a classification, beside two baselines."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,14 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from bsgp.data.files import write_table
-from bsgp.data.tables import Table, from_array
+from bsgp.data.encoding.targets import Targets
+from bsgp.data.tables.columns import Table, column_from_values, from_array
+from bsgp.data.tables.write import write_table
 from bsgp.estimators import BSGPClassifier, BSGPRegressor
+from bsgp.estimators.scoring import Scores, evaluate
 from bsgp.report import write_report
-from bsgp.scoring import Scores, baseline_scores, score
 
 TEST_SHARE = 0.2
-NUM_ROWS = 750  # for a demo in a minute or two
+NUM_ROWS = 750
+"""Rows of each table. More would make the demo longer than a minute or two."""
 
 
 @dataclass(frozen=True)
@@ -24,26 +26,28 @@ class Example:
     name: str
     title: str
     target: str
+    """Name of the target column."""
     load: Callable[[], tuple[Table, np.ndarray]]
     estimator: type[BSGPRegressor] | type[BSGPClassifier]
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """Scores by model, baselines first, and where the report lies."""
+class ExampleResult:
+    """Scores of a fitted example, and the path of its report."""
 
     example: Example
     num_train: int
     num_test: int
     num_inputs: int
     scores: dict[str, Scores]
+    """Test scores by model, baselines first."""
     seconds: float
     verdict: str
     report: Path
 
 
 def _elevation() -> tuple[Table, np.ndarray]:
-    """Heights around the Jacksboro fault in Tennessee, at some random places of the map."""
+    """Heights at random places around the Jacksboro fault in Tennessee."""
     from matplotlib.cbook import get_sample_data
 
     file: Any = get_sample_data("jacksboro_fault_dem.npz", asfileobj=False)
@@ -58,7 +62,7 @@ def _elevation() -> tuple[Table, np.ndarray]:
 
 
 def _digits() -> tuple[Table, np.ndarray]:
-    """Handwritten digits, 8 x 8 pixels: a boundary between classes that no plane can draw."""
+    """Handwritten digits of 8 x 8 pixels. Even and odd ones cannot be separated by a plane."""
     from sklearn.datasets import load_digits
 
     bunch: Any = load_digits()
@@ -68,13 +72,15 @@ def _digits() -> tuple[Table, np.ndarray]:
 
 
 EXAMPLES = (
-    Example("elevation", "Elevation: height in metres from the place on a map", "height", _elevation, BSGPRegressor),
+    Example(
+        "elevation", "Elevation: height in metres from longitude and latitude", "height", _elevation, BSGPRegressor
+    ),
     Example("digits", "Digits: is a handwritten digit even or odd", "parity", _digits, BSGPClassifier),
 )
 
 
 def split_example(example: Example, out: Path):
-    """Inputs and target of the training and of the test rows, which are also left as CSV files in `out`."""
+    """Inputs and target of training and test rows. Both are also written to `out` as CSV files."""
     table, y = example.load()
     order = np.random.default_rng(0).permutation(table.num_rows)
     num_test = round(TEST_SHARE * table.num_rows)
@@ -86,15 +92,16 @@ def split_example(example: Example, out: Path):
     return [(table.take(rows), y[rows]) for rows in parts.values()]
 
 
-def run_example(example: Example, out: Path, *, effort: float = 1.0, verbose: bool = True) -> Outcome:
-    """Fit four fifths of the rows, score the rest, and leave model and report in a folder of `out`."""
+def run_example(example: Example, out: Path, *, effort: float = 1.0, verbose: bool = True) -> ExampleResult:
+    """Fit four fifths of the rows and score the rest. Model and report are written to a folder in `out`."""
     (X, y), held_out = split_example(example, out)
-    model = example.estimator(effort=effort, verbose=verbose, random_state=0).fit(X, y)
-    model.target_names_ = (example.target,)
-    scores = {**baseline_scores(model, *held_out), "bsgp": score(model, *held_out)}
+    target = Targets({example.target: column_from_values(example.target, y)})
+    model = example.estimator(effort=effort, verbose=verbose, random_state=0).fit(X, target)
+    found = evaluate(model, *held_out)
+    scores = {**found.baselines, "bsgp": found.scores}
     folder = out / example.name
     model.save(folder, about={"source": f"{example.name}-train.csv"})
-    return Outcome(
+    return ExampleResult(
         example=example,
         num_train=X.num_rows,
         num_test=held_out[0].num_rows,

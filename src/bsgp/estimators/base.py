@@ -1,9 +1,9 @@
-"""What the regressor and the classifier share: settings, the table's way in, fitting, saving, pickling."""
+"""The part that regressor and classifier share: parameters, the way of a table to a fit, encoding new rows."""
 
 import abc
 import logging
 import os
-from dataclasses import replace
+from contextlib import nullcontext
 from typing import Any, NamedTuple, cast
 
 import jax
@@ -15,56 +15,45 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 import bsgp
-from bsgp.apart import fit_chains_apart
-from bsgp.baselines import Baseline, from_arrays, to_arrays
-from bsgp.checkpoints import Checkpoints
-from bsgp.checks import check_option, check_positive
-from bsgp.convergence import Diagnostics, diagnose, energy_trace
-from bsgp.data.schema import InputSchema
-from bsgp.data.sources import ArraySource
-from bsgp.data.store import Store
-from bsgp.data.summaries import TargetState
-from bsgp.data.tables import Table, from_array, from_frame, is_frame
-from bsgp.fitted import Fit
-from bsgp.fitting import Options, fit_method
-from bsgp.inducing import INDUCING_PRIORS
-from bsgp.likelihoods import AbstractLikelihood
-from bsgp.methods import METHODS
-from bsgp.model import AbstractModel
-from bsgp.numerics import Marginals
-from bsgp.posterior import Posterior
-from bsgp.progress import progress_bar
-from bsgp.recipes import extend
-from bsgp.storage import save_stacked
+from bsgp.data.encoding.schema import InputSchema
+from bsgp.data.encoding.target_summary import TargetState
+from bsgp.data.encoding.targets import Targets
+from bsgp.data.store.sources import ArraySource
+from bsgp.data.store.store import Store
+from bsgp.data.tables.columns import Table, from_array, from_frame, is_frame
+from bsgp.estimators.baselines import Baseline
+from bsgp.estimators.diagnostics import diagnose, energy_trace
+from bsgp.estimators.persistence import save_estimator
+from bsgp.estimators.settings import NOT_IN_CHECKPOINTS, Settings
+from bsgp.inference.checkpoints import Checkpoints
+from bsgp.inference.history import silent
+from bsgp.methods.fit import Fit
+from bsgp.methods.parallel_chains import fit_chains_in_parallel
+from bsgp.methods.recipe import add_draws
+from bsgp.methods.registry import fit_method
+from bsgp.models.likelihoods.base import AbstractLikelihood
+from bsgp.models.linalg.numerics import Marginals
+from bsgp.runtime.compilation import release_compiled_programs
+from bsgp.runtime.progress import progress_bar
 
 logger = logging.getLogger("bsgp")
 
-PRECISIONS = ("float64", "float32")
 NUM_BACKGROUND_ROWS = 100
 """Training rows kept with a model: diagnostics and the report's partial effects are averages over them."""
 MAX_BASELINE_ROWS = 20_000
-"""Of a table on disk, to fit the baselines to."""
+"""Rows of a table on disk that the baselines are fitted to."""
 
 
 class _Session(NamedTuple):
-    """What `warm_start` goes on from."""
+    """The last fit, which `warm_start` continues."""
 
     fitted: Fit
     fingerprint: str
-    options: Options
-
-
-def _have_one_target(before: Options, now: Options) -> bool:
-    """Whether chains can go on under other options: how long they run and where is no part of what they draw from."""
-
-    def of_target(options: Options) -> Options:
-        return replace(options, effort=1.0, thinning=None, max_seconds=None, mesh=None)
-
-    return of_target(before) == of_target(now)
+    settings: Settings
 
 
 class BSGPEstimator(BaseEstimator, abc.ABC):
-    """What the regressor and the classifier share; they differ in what y is and in what is predicted of it."""
+    """Base of the regressor and the classifier, which differ in what y is and in what they predict of it."""
 
     def __init__(
         self,
@@ -78,6 +67,7 @@ class BSGPEstimator(BaseEstimator, abc.ABC):
         likelihood_power=1.0,
         recipe="default",
         effort=1.0,
+        thinning=None,
         max_seconds=None,
         mesh=None,
         n_jobs=None,
@@ -98,6 +88,7 @@ class BSGPEstimator(BaseEstimator, abc.ABC):
         self.likelihood_power = likelihood_power
         self.recipe = recipe
         self.effort = effort
+        self.thinning = thinning
         self.max_seconds = max_seconds
         self.mesh = mesh
         self.n_jobs = n_jobs
@@ -114,28 +105,30 @@ class BSGPEstimator(BaseEstimator, abc.ABC):
     def fit(self, X, y=None):
         """Draw from the posterior given a table `X` (DataFrame, array) and its targets `y`.
 
-        `X` may also be a table on disk that `bsgp.open_store` opened, which knows its targets.
+        `X` may also be a table on disk opened by `bsgp.open_store`, which holds its targets. After thousands of fits
+        in one process, JAX's compiled programs are released before the system's limit of memory maps is reached.
         """
-        self._check_settings()
+        settings = Settings(**self.get_params(deep=False))
         source, notes = self._opened(X) if isinstance(X, Store) else self._encoded(X, y)
         self.notes_ = tuple(notes)
         for note in notes:
             logger.warning(note)
         self._seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        with self._precision, progress_bar(disable=not self.verbose) as report:
-            self._fit_source(source, report)
+        release_compiled_programs()
+        with self._precision, progress_bar() if self.verbose else nullcontext(silent) as report:
+            self._fit_source(source, settings, report)
         inputs, target = source.some_rows(MAX_BASELINE_ROWS, self._seed) if isinstance(source, Store) else source.rows
         self.baselines_ = self._baselines(inputs.astype(np.float64), target.astype(np.float64))
         return self
 
-    def _encoded(self, X, y) -> tuple[ArraySource, list[str]]:
+    def _encoded(self, X, y) -> tuple[ArraySource, list]:
         table = self._training_table(X, y)
         target = self._learn_targets(y, table.num_rows)
         self.schema_, notes = InputSchema.learn(table)
         inputs, _ = self.schema_.encode(table)
         return ArraySource(inputs.astype(self.precision), target.astype(self.precision)), notes
 
-    def _opened(self, store: Store) -> tuple[Store, list[str]]:
+    def _opened(self, store: Store) -> tuple[Store, list]:
         if store.task != self._task:
             raise ValueError(
                 f"{type(self).__name__} must have a source for {self._task}, got one for {store.task}. "
@@ -147,33 +140,35 @@ class BSGPEstimator(BaseEstimator, abc.ABC):
         self.n_features_in_ = len(self.feature_names_in_)
         return store, store.notes
 
-    def _fit_source(self, source: ArraySource | Store, report) -> None:
+    def _fit_source(self, source: ArraySource | Store, settings: Settings, report) -> None:
         fit_key, rows_key, diagnosis_key = jr.split(jr.fold_in(jr.key(self._seed), 0), 3)
         before = getattr(self, "_session", None) if self.warm_start else None
         fingerprint = source.fingerprint if self.warm_start or self.checkpoint is not None else ""
         self._checkpoints = self._open_checkpoints(source, fingerprint)
-        options = self._options()
-        if before is not None and before.fingerprint == fingerprint and _have_one_target(before.options, options):
+        if before and before.fingerprint == fingerprint and settings.samples_the_target_of(before.settings):
             more_key = jr.fold_in(fit_key, self.posterior_.num_draws)
-            fitted = extend(before.fitted, source, None, more_key, report=report)
+            fitted = add_draws(before.fitted, source, None, more_key, report=report)
         else:
             if before is not None:
-                logger.warning("The data or the model are not those of the last fit: the chains begin anew.")
-            fitted = self._fit_anew(source, fit_key, report)
+                logger.warning("The data or the model differ from those of the last fit: the chains start over.")
+            fitted = self._fit_from_scratch(source, settings, fit_key, report)
         self.posterior_ = fitted.posterior
         self.background_ = self._some_inputs(source, rows_key).astype(self.precision)
         self.diagnostics_ = diagnose(fitted.posterior, fitted.history, self.background_, diagnosis_key)
         self.energy_ = energy_trace(fitted.history)
         self.num_rows_ = source.num_rows
-        self._session = _Session(fitted, fingerprint, options) if self.warm_start else None
+        self._session = _Session(fitted, fingerprint, settings) if self.warm_start else None
 
-    def _fit_anew(self, source: ArraySource | Store, key, report) -> Fit:
-        likelihood, options = self._likelihood(self.precision), self._options()
-        if self.n_jobs not in (None, 1) and self.num_chains > 1:
-            return fit_chains_apart(self.method, source, likelihood, key, options=options, n_jobs=self.n_jobs)
+    def _fit_from_scratch(self, source: ArraySource | Store, settings: Settings, key, report) -> Fit:
+        likelihood, options = self._likelihood(self.precision), settings.options
+        if settings.n_jobs is not None and settings.is_parallel and settings.num_chains > 1:
+            return fit_chains_in_parallel(
+                settings.method, source, likelihood, key, options=options, n_jobs=settings.n_jobs
+            )
         return fit_method(
-            self.method, source, None, likelihood, key, options=options, report=report, checkpoints=self._checkpoints
-        )
+            settings.method, source, None, likelihood, key,
+            options=options, report=report, checkpoints=self._checkpoints,
+        )  # fmt: skip
 
     def _some_inputs(self, source: ArraySource | Store, key) -> np.ndarray:
         if isinstance(source, Store):
@@ -181,60 +176,18 @@ class BSGPEstimator(BaseEstimator, abc.ABC):
         return source.X[np.asarray(jr.permutation(key, source.num_rows))[:NUM_BACKGROUND_ROWS]]
 
     def _open_checkpoints(self, source: ArraySource | Store, fingerprint: str) -> Checkpoints | None:
-        """What a run may differ in from the one that it goes on with: how long it may take, and what it says."""
         if self.checkpoint is None:
             return None
-        free = (
-            *("max_seconds", "mesh", "n_jobs", "warm_start", "checkpoint", "checkpoint_seconds", "resume", "verbose"),
-            "random_state",
-        )
         settings = {
             "bsgp": bsgp.__version__,
             "estimator": type(self).__name__,
-            **{name: value for name, value in self.get_params().items() if name not in free},
+            **{name: value for name, value in self.get_params().items() if name not in NOT_IN_CHECKPOINTS},
             "seed": self._seed,
             "rows": source.num_rows,
             "inputs": list(self.schema_.encoded_names),
             "data": fingerprint,
         }
         return Checkpoints(self.checkpoint, settings, resume=self.resume, every=self.checkpoint_seconds)
-
-    def _check_settings(self) -> None:
-        check_option("method", self.method, list(METHODS))
-        if self.inducing_prior is not None:
-            check_option("inducing_prior", self.inducing_prior, list(INDUCING_PRIORS))
-        check_option("precision", self.precision, PRECISIONS)
-        self._options()  # which checks the others
-        check_positive("checkpoint_seconds", self.checkpoint_seconds)
-        if self.resume and self.checkpoint is None:
-            raise ValueError("`resume` must come with the folder that the run was kept in. Pass it as `checkpoint`.")
-        if self.checkpoint is not None and not METHODS[self.method].can_resume:
-            raise ValueError(
-                f"`checkpoint` keeps chains, got the method `{self.method}`, which has none to keep. Use `bsgp`."
-            )
-        if self.n_jobs not in (None, 1) and (self.checkpoint is not None or self.mesh is not None or self.warm_start):
-            raise ValueError(
-                f"`n_jobs` runs every chain on its own, got {self.n_jobs} with `checkpoint`, `mesh` or `warm_start`, "
-                "which keep them together. Leave it out."
-            )
-        if self.warm_start and not METHODS[self.method].can_resume:
-            raise ValueError(
-                f"`warm_start` adds draws to chains, got the method `{self.method}`, which cannot. Use `bsgp`."
-            )
-
-    def _options(self) -> Options:
-        return Options(
-            depth=self.depth,
-            num_inducing=self.num_inducing,
-            objective=self.objective,
-            inducing_prior=None if self.inducing_prior is None else INDUCING_PRIORS[self.inducing_prior],
-            likelihood_power=self.likelihood_power,
-            recipe=self.recipe,
-            num_chains=self.num_chains,
-            effort=self.effort,
-            max_seconds=self.max_seconds,
-            mesh=self.mesh,
-        )
 
     def _training_table(self, X, y) -> Table:
         if y is None:
@@ -259,7 +212,7 @@ class BSGPEstimator(BaseEstimator, abc.ABC):
     # -- predicting --------------------------------------------------------------------------------------------
 
     def encode(self, X) -> np.ndarray:
-        """New rows as the model wants them `[N D]`, found by name where they have names."""
+        """New rows as the model's matrix of inputs `[N D]`; columns are found by name if they have names."""
         check_is_fitted(self, "posterior_")
         names = getattr(self, "feature_names_in_", None)
         if isinstance(X, Table) or is_frame(X):
@@ -275,104 +228,68 @@ class BSGPEstimator(BaseEstimator, abc.ABC):
 
     @property
     def _precision(self):
-        """JAX in the precision of the model, whatever the caller's is."""
+        """A context with JAX in the model's precision, whatever the caller's is."""
         return jax.enable_x64(self.precision == "float64")
 
-    @property
-    def _predict_key(self):
-        """Always the same: hidden layers are drawn, and a prediction should not change when it is asked for again."""
-        return jr.fold_in(jr.key(self._seed), 1)
+    def key_of_chunk(self, chunk: int = 0):
+        """Key for predicting a chunk of a table: always the same for a chunk, and different between chunks.
 
-    def key_of_chunk(self, chunk: int):
-        """For rows that are a part of a larger table: were it the same for all, hidden draws would repeat."""
-        return jr.fold_in(self._predict_key, chunk) if chunk else self._predict_key
+        Hidden layers are drawn, and a prediction should not change when it is asked for again.
+        """
+        key = jr.fold_in(jr.key(self._seed), 1)
+        return jr.fold_in(key, chunk) if chunk else key
 
     def _marginals(self, X) -> Marginals:
         inputs = self.encode(X)
-        return self.posterior_.predict(inputs, self._predict_key)
+        return self.posterior_.predict(inputs, self.key_of_chunk())
 
     # -- what the subclasses know ------------------------------------------------------------------------------
 
     _task: str
     """`regression` or `classification`."""
+    target_names_: tuple[str, ...]
+    """Names of the target columns."""
 
     @abc.abstractmethod
     def _state_of(self, state: TargetState) -> dict[str, Any]:
-        """What `_target_state` would be, of the targets of a table on disk."""
+        """`_target_state` from the targets of a table on disk."""
 
     @abc.abstractmethod
     def _learn_targets(self, y, num_rows: int) -> np.ndarray:
-        """Check y, keep what is needed to go back to its units, and return it as `[N P]` for the model."""
+        """Check y, keep what is needed to return to its units, and return it as `[N P]` for the model."""
 
     @abc.abstractmethod
     def _likelihood(self, dtype) -> AbstractLikelihood: ...
 
     @abc.abstractmethod
     def _baselines(self, X: np.ndarray, y: np.ndarray) -> dict[str, Baseline]:
-        """Simple predictions from the same inputs and `_learn_targets`' y, to be compared with."""
+        """Simple models of the same inputs and the y of `_learn_targets`, for comparison."""
 
     @abc.abstractmethod
     def _target_state(self) -> dict[str, Any]:
         """What `_learn_targets` kept, as JSON."""
 
     @abc.abstractmethod
-    def _set_target_state(self, state: dict[str, Any]) -> None: ...
+    def _set_target_state(self, state: dict[str, Any]) -> None:
+        """Take over what `_target_state` returned."""
 
-    # -- files -------------------------------------------------------------------------------------------------
+    # -- files and pickles -------------------------------------------------------------------------------------
 
     def save(self, folder: str | os.PathLike, about: dict | None = None) -> None:
         """Write the model as a folder of arrays and JSON, whole or not at all; `bsgp.load` reads it on any machine.
 
-        It holds a hundred training rows (inputs only, standardised), which the report draws on. `about` is anything
-        JSON can hold: it comes back as `about_`.
+        The folder holds a hundred training rows (inputs only, standardised), which the report needs. `about` is
+        anything JSON can hold; it comes back as `about_`.
         """
         check_is_fitted(self, "posterior_")
         self.about_ = about or getattr(self, "about_", {})
-        params = {**self.get_params(), "checkpoint": None, "resume": False}  # of a run that is over
-        if not isinstance(params["random_state"], int | None):
-            params["random_state"] = None  # a generator cannot be written down
-        names = getattr(self, "feature_names_in_", None)
-        meta = {
-            "estimator": type(self).__name__,
-            "bsgp": bsgp.__version__,
-            "params": params,
-            "schema": self.schema_.to_json(),
-            "target": self._target_state(),
-            "diagnostics": self.diagnostics_.to_json(),
-            "notes": list(self.notes_),
-            "num_rows": self.num_rows_,
-            "seed": self._seed,
-            "feature_names": None if names is None else list(names),
-            "num_features": self.n_features_in_,
-            "about": self.about_,
-        }
-        energy = {f"energy/{phase}": values for phase, values in self.energy_.items()}
-        extras = {"background": self.background_, **energy, **to_arrays(self.baselines_)}
-        save_stacked(self.posterior_.model, folder, meta, extras)
+        save_estimator(self, folder)
         checkpoints = getattr(self, "_checkpoints", None)
         if checkpoints is not None and not self.diagnostics_.interrupted:
-            checkpoints.remove()  # what was cut short can still be gone on with
-
-    def restore(self, model: AbstractModel, meta: dict, extras: dict[str, np.ndarray]) -> None:
-        """Take over what `save` wrote."""
-        self.posterior_ = Posterior(model)
-        self.schema_ = InputSchema.from_json(meta["schema"])
-        self.diagnostics_ = Diagnostics.from_json(meta["diagnostics"])
-        self.notes_ = tuple(meta["notes"])
-        self.num_rows_, self._seed = meta["num_rows"], meta["seed"]
-        self.background_ = extras["background"]
-        self.energy_ = {
-            name.removeprefix("energy/"): values for name, values in extras.items() if name.startswith("energy/")
-        }
-        self.baselines_ = from_arrays(extras)
-        if meta["feature_names"] is not None:
-            self.feature_names_in_ = np.asarray(meta["feature_names"], dtype=object)
-        self.n_features_in_ = meta["num_features"]
-        self.about_ = meta["about"]
-        self._set_target_state(meta["target"])
+            checkpoints.remove()  # an interrupted run can still be resumed
 
     def __getstate__(self):
-        """JAX arrays are pickled as NumPy's: read without float64 they would lose half their digits in silence."""
+        """JAX arrays are pickled as NumPy's: read without float64 they would silently lose half their digits."""
         state = dict(cast(dict[str, Any], super().__getstate__()))
         state.pop("_checkpoints", None)
         for name in ("posterior_", "_session"):
@@ -394,6 +311,9 @@ class BSGPEstimator(BaseEstimator, abc.ABC):
 
 
 def target_names(y, num_targets: int) -> tuple[str, ...]:
+    """Names of the targets, from `y` itself if it has them."""
+    if isinstance(y, Targets):
+        return tuple(y.columns)
     if getattr(y, "columns", None) is not None:
         return tuple(str(name) for name in y.columns)
     if num_targets == 1 and getattr(y, "name", None) is not None:

@@ -7,22 +7,27 @@ from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import column_or_1d
 
-from bsgp.baselines import class_baselines
-from bsgp.data.tables import ticked
+from bsgp.data.encoding.targets import Targets
+from bsgp.data.tables.columns import quoted
 from bsgp.estimators.base import BSGPEstimator, target_names
-from bsgp.likelihoods import Bernoulli, Categorical
+from bsgp.estimators.baselines import class_baselines
+from bsgp.models.likelihoods.classes import Bernoulli, Categorical
 
 
 class BSGPClassifier(ClassifierMixin, BSGPEstimator):
     """Classification with a fully Bayesian sparse or deep Gaussian process; two classes or more, of any label.
 
-    The parameters and attributes are those of `BSGPRegressor`, and `classes_`.
+    Parameters and attributes are those of `BSGPRegressor`, and `classes_`, the labels in order.
     """
 
     def predict_proba(self, X) -> np.ndarray:
         """Probability of each class, in the order of `classes_`, `[N K]`."""
-        probability = np.asarray(self._marginals(X).mean, np.float64)
-        if probability.shape[1] == 1:
+        return self.probabilities_at(self.encode(X), self.key_of_chunk())
+
+    def probabilities_at(self, inputs: np.ndarray, key) -> np.ndarray:
+        """`predict_proba` of encoded rows `[N D]`."""
+        probability = np.asarray(self.posterior_.predict(inputs, key).mean, np.float64)
+        if probability.shape[1] == 1:  # of two classes the model predicts the second
             return np.concatenate([1.0 - probability, probability], axis=1)
         return probability / probability.sum(axis=1, keepdims=True)
 
@@ -37,7 +42,7 @@ class BSGPClassifier(ClassifierMixin, BSGPEstimator):
     def log_density(self, X, y) -> np.ndarray:
         """Log probability of the labels `y`, per row."""
         inputs = self.encode(X)
-        return self.posterior_.log_density(inputs, self.codes(y)[:, None], self._predict_key)[:, 0]
+        return self.posterior_.log_density(inputs, self.codes(y)[:, None], self.key_of_chunk())[:, 0]
 
     def sample_y(self, X, n_samples: int = 1, random_state=0) -> np.ndarray:
         """Labels drawn at all rows together, `[N n_samples]`."""
@@ -62,14 +67,14 @@ class BSGPClassifier(ClassifierMixin, BSGPEstimator):
         known[known] = self.classes_[codes[known]] == labels[known]
         if not known.all():
             raise ValueError(
-                f"`y` must hold the classes {ticked(self.classes_.tolist())}, got {labels[~known][0]!r} at row "
-                f"{int(np.argmin(known))}. Leave such rows out."
+                f"`y` must hold the classes {quoted(self.classes_.tolist())}, got {quoted([labels[~known][0]])} in row "
+                f"{int(np.argmin(known)) + 1}. Leave such rows out."
             )
         return codes
 
     def _learn_targets(self, y, num_rows):
         self.target_names_ = target_names(y, 1)
-        labels = column_or_1d(y, warn=True)
+        labels = y.training_values(self._task) if isinstance(y, Targets) else column_or_1d(y, warn=True)
         if labels.dtype.kind == "f" and not np.isfinite(labels).all():
             raise ValueError("Input y contains NaN or infinity. Fill or drop these rows.")
         check_classification_targets(labels)
@@ -78,7 +83,8 @@ class BSGPClassifier(ClassifierMixin, BSGPEstimator):
         self.classes_, codes = np.unique(labels, return_inverse=True)
         if len(self.classes_) < 2:
             raise ValueError(
-                f"`y` must hold at least two classes, got one class only: {self.classes_[0]!r}. Pass rows of others."
+                f"`y` must hold at least two classes, got one class only: {quoted(self.classes_.tolist())}. "
+                "Pass rows of others."
             )
         return codes[:, None].astype(np.float64)
 

@@ -8,10 +8,11 @@ from sklearn.base import RegressorMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_array
 
-from bsgp.baselines import regression_baselines
-from bsgp.data.standardise import Standardiser
+from bsgp.data.encoding.standardise import Standardiser
+from bsgp.data.encoding.targets import Targets
 from bsgp.estimators.base import BSGPEstimator, target_names
-from bsgp.likelihoods import gaussian
+from bsgp.estimators.baselines import regression_baselines
+from bsgp.models.likelihoods.gaussian_noise import gaussian
 
 
 class BSGPRegressor(RegressorMixin, BSGPEstimator):
@@ -21,35 +22,59 @@ class BSGPRegressor(RegressorMixin, BSGPEstimator):
 
     Parameters
     ----------
-    method : how u, Z and the kernel parameters are treated; `bsgp methods` lists them.
-    depth : layers of the Gaussian process.
-    num_inducing : inducing points; None lets the recipe choose.
-    num_chains : Markov chains, of methods that sample. Two or more make the convergence diagnostics sharper.
-    objective : "fitc" or "vfe", of bsgp and its ablations; others have their own.
-    inducing_prior : "normal", "determinantal", "strauss", "uniform" or "strauss-hard", of bsgp and its ablations;
-        None is normal, around cluster centres of the inputs where there are many rows of classes.
-    likelihood_power : below 1 the data count for fewer rows than they are and the posterior is wider, above 1 for
-        more; of methods that write checkpoints.
-    recipe : "default", or "paper" for what the authors did; of bsgp and its ablations.
-    effort : multiplies the number of updates.
-    max_seconds : stop then, and predict with what there is by that time.
-    mesh : devices to spread the chains and their minibatches over, "CHAINSxDATA"; of methods that write checkpoints.
-    n_jobs : chains at a time, each in a process of its own, by joblib and whatever backend is set for it; None or 1
-        keeps them in this process.
-    precision : "float64" or "float32".
-    warm_start : whether another `fit` on the same data adds draws to those that there are.
-    checkpoint : folder in which the run is kept as it goes, until the model is saved; None keeps nothing.
-    checkpoint_seconds : from one checkpoint to the next.
-    resume : whether to go on with the run in `checkpoint`: the draws are those of a run that never stopped.
-    verbose : whether to show a progress bar (on a terminal).
-    random_state : seed.
+    method : str
+        How u, Z and the kernel parameters are treated; `bsgp methods` lists the choices.
+    depth : int
+        Number of layers.
+    num_inducing : int or None
+        Number of inducing points. None: the recipe's choice.
+    num_chains : int
+        Number of Markov chains, for methods that sample. Two or more make the convergence diagnostics sharper.
+    objective : str
+        "fitc" or "vfe". Only bsgp and its ablations have a choice.
+    inducing_prior : str or None
+        Prior on the inducing inputs: "normal", "determinantal", "strauss", "uniform" or "strauss-hard". None: normal,
+        or, for classes with many rows, centred on cluster centres of the inputs. Only bsgp and its ablations use it.
+    likelihood_power : float
+        Power of the likelihood. Below 1 every row counts for less, and the posterior is wider.
+    recipe : str
+        "default", or "paper" for the authors' own settings. Only bsgp and its ablations use it.
+    effort : float
+        Factor on the number of updates.
+    thinning : int or None
+        Updates from one draw to the next, for bsgp, its ablations and sghmc-dgp. None: the recipe's choice.
+    max_seconds : float or None
+        Stop after this many seconds and keep the draws made so far.
+    mesh : str or None
+        Devices for chains and shares of each minibatch, "CHAINSxDATA", such as "2x1". None: one device.
+    n_jobs : int or None
+        Chains at a time, each in its own process, by joblib and whichever backend is set for it. None or 1: all in
+        this process.
+    precision : str
+        "float64" or "float32".
+    warm_start : bool
+        Whether another `fit` on the same data adds draws to those of the last one.
+    checkpoint : path or None
+        Folder in which an unfinished run is kept until the model is saved. None: nowhere.
+    checkpoint_seconds : float
+        Seconds from one checkpoint to the next.
+    resume : bool
+        Whether to resume the run in `checkpoint`, bit for bit as if it had never stopped.
+    verbose : bool
+        Whether to show a progress bar, on a terminal.
+    random_state : int, generator or None
+        Seed.
 
     Attributes
     ----------
-    posterior_ : `bsgp.Posterior`, in standardised units.
-    diagnostics_ : `bsgp.convergence.Diagnostics`: R-hat, effective draws, a verdict in words.
-    notes_ : what was done to the table, one sentence each.
-    schema_ : how columns became inputs.
+    posterior_ : bsgp.Posterior
+        Draws, in standardised units.
+    diagnostics_ : bsgp.estimators.diagnostics.Diagnostics
+        R-hat, effective draws, and a verdict in words.
+    notes_ : tuple of str
+        What was done to the table, one sentence each.
+    schema_ : bsgp.data.encoding.schema.InputSchema
+        How columns became inputs.
     """
 
     def predict(self, X, return_std: bool = False):
@@ -63,25 +88,25 @@ class BSGPRegressor(RegressorMixin, BSGPEstimator):
     def predict_quantiles(self, X, levels=(0.05, 0.5, 0.95)) -> np.ndarray:
         """Quantiles of the predictive distribution: `[N Q]`, or `[N P Q]` for several targets."""
         inputs = self.encode(X)
-        quantiles = self.posterior_.quantiles(inputs, levels, self._predict_key)
+        quantiles = self.posterior_.quantiles(inputs, levels, self.key_of_chunk())
         return self._shaped(quantiles * self._units.scale[:, None] + self._units.mean[:, None])
 
     def log_density(self, X, y) -> np.ndarray:
         """Log predictive density of `y`, per row, and per target if there are several."""
         inputs = self.encode(X)
         y = self._standardised(y, inputs.shape[0])
-        log_density = self.posterior_.log_density(inputs, y, self._predict_key)
+        log_density = self.posterior_.log_density(inputs, y, self.key_of_chunk())
         return self._shaped(log_density - np.log(self._units.scale))
 
     def cdf(self, X, y) -> np.ndarray:
         """`P(Y <= y)`, per row, and per target if there are several: uniform if predictions are calibrated."""
         inputs = self.encode(X)
-        return self._shaped(self.posterior_.cdf(inputs, self._standardised(y, inputs.shape[0]), self._predict_key))
+        return self._shaped(self.posterior_.cdf(inputs, self._standardised(y, inputs.shape[0]), self.key_of_chunk()))
 
     def crps(self, X, y) -> np.ndarray:
         """Continuous ranked probability score in the units of y, per row, and per target if there are several."""
         inputs = self.encode(X)
-        standardised = self.posterior_.crps(inputs, self._standardised(y, inputs.shape[0]), self._predict_key)
+        standardised = self.posterior_.crps(inputs, self._standardised(y, inputs.shape[0]), self.key_of_chunk())
         return self._shaped(standardised * self._units.scale)
 
     @property
@@ -121,8 +146,9 @@ class BSGPRegressor(RegressorMixin, BSGPEstimator):
         return array
 
     def _learn_targets(self, y, num_rows):
-        array = self._as_targets(y, num_rows)
-        self._is_flat = np.asarray(y).ndim == 1
+        values = y.training_values(self._task) if isinstance(y, Targets) else y
+        array = self._as_targets(values, num_rows)
+        self._is_flat = np.asarray(values).ndim == 1
         self.target_names_ = target_names(y, array.shape[1])
         self.n_outputs_ = array.shape[1]
         self._units = Standardiser.fit(array)

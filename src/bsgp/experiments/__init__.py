@@ -1,1 +1,1 @@
-"""The paper's experiments, one file each, and what runs them."""
+"""The paper's experiments: data sets, kinds of runs, the engine that does them, figures and tables."""

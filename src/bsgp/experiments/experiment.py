@@ -1,44 +1,67 @@
-"""What an experiment is: runs that any process can do alone, and what is shown of their records.
+"""The parts of an experiment: settings of runs that any process can do alone, figures and tables of their records.
 
-A file of an experiment has `ABOUT`, a sentence; `plan(choice)`, its runs in the order in which they are worth doing;
-and `show(records, paper)`, its figures and tables from whatever records are there.
+Every file in `paper` ends with the `Experiment` objects that it defines; `load_experiment` finds them by name.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
-from bsgp.checks import check_option
+from bsgp.runtime.checks import check_option
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from bsgp.experiments.paper import Paper
+    from bsgp.experiments.figures.authors import Paper
 
-EXPERIMENTS = (
-    "banana", "priors", "ablation", "objectives", "objective-by-depth", "uci-dgp", "training-time", "prediction-time",
-    "structured", "airline", "higgs", "peers",
-)  # fmt: skip
+EXPERIMENT_OBJECTS = {
+    "banana": "banana:BANANA",
+    "priors": "priors:PRIORS",
+    "ablation": "ablation:ABLATION",
+    "objectives": "objectives:OBJECTIVES",
+    "objective-by-depth": "objective_by_depth:OBJECTIVE_BY_DEPTH",
+    "uci-dgp": "uci_dgp:UCI_DGP",
+    "training-time": "training_time:TRAINING_TIME",
+    "prediction-time": "prediction_time:PREDICTION_TIME",
+    "structured": "structured:STRUCTURED",
+    "airline": "airline_and_higgs:AIRLINE",
+    "higgs": "airline_and_higgs:HIGGS",
+    "peers": "peers:PEER_COMPARISON",
+}
+"""Module in `bsgp.experiments.paper` and name of the `Experiment` in it, imported when they are asked for."""
+EXPERIMENTS = tuple(EXPERIMENT_OBJECTS)
 KINDS = ("uci", "banana", "prediction-time", "classification", "peers")
-"""Kinds of runs; most experiments are made of `uci` runs."""
+"""Kinds of runs. Most experiments consist of `uci` runs."""
 
 
-class Run(Protocol):
+class RunSettings(Protocol):
     """Settings of one run: a frozen dataclass of plain values, so that it can be sent to another process."""
 
     kind: ClassVar[str]
-    """Its file in this folder, with `Settings`, the dataclass, and `run(settings, data_dir)`, which gives a record."""
+    """One of `KINDS`: a module in `kinds` with the dataclass `Settings` and `run(settings, data_dir)`."""
 
     @property
     def key(self) -> str:
-        """Its name in the results: two runs with one key are the same run."""
+        """Name of the run in the results. Two runs with the same key are the same run."""
         ...
+
+
+Read = TypeVar("Read")
+
+
+def read_fields(cls: type[Read], record: dict, **given: Any) -> Read:
+    """Build a dataclass from the entries of a record that have its fields' names, and from the fields given.
+
+    Fields that an older record lacks have their defaults.
+    """
+    names = {one.name for one in fields(cls)} - given.keys()  # pyright: ignore[reportArgumentType]: it is a dataclass
+    return cls(**given, **{name: record[name] for name in names if name in record})
 
 
 @dataclass(frozen=True)
 class Choice:
-    """What a user narrows an experiment down to; None leaves it to the experiment."""
+    """Part of an experiment that a user selects. None: the experiment's own choice."""
 
     datasets: tuple[str, ...] | None = None
     folds: tuple[int, ...] | None = None
@@ -46,12 +69,12 @@ class Choice:
     depths: tuple[int, ...] | None = None
     seed: int = 0
     quick: bool = False
-    """A form that ends within minutes and shows that everything works; its figures mean nothing."""
+    """Whether to plan a short form of some minutes. It shows that everything works; its scores mean nothing."""
 
 
 @dataclass(frozen=True)
 class Drawing:
-    """A figure, under the name of its files, with a caption that says what was run."""
+    """A figure with the stem of its file names and a caption that describes the runs."""
 
     name: str
     caption: str
@@ -60,37 +83,41 @@ class Drawing:
 
 @dataclass(frozen=True)
 class Sheet:
-    """A table of words and numbers that are printed already."""
+    """A table of formatted cells."""
 
     name: str
     caption: str
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     best: frozenset[tuple[int, int]] = field(default_factory=frozenset)
-    """Cells (row, column) to be set in bold."""
+    """Cells (row, column) set in bold."""
 
 
-class Experiment(Protocol):
-    """A file of an experiment."""
+@dataclass(frozen=True)
+class Experiment:
+    """A figure or table of the paper: the runs behind it, and how their records are shown."""
 
-    ABOUT: str
-
-    def plan(self, choice: Choice) -> Sequence[Run]: ...
-
-    def show(self, records: Sequence[dict], paper: "Paper") -> list[Drawing | Sheet]: ...
+    name: str
+    about: str
+    """One sentence for `bsgp bench list`."""
+    plan: "Callable[[Choice], Sequence[RunSettings]]"
+    """Returns the runs of a choice, the most useful ones first."""
+    show: "Callable[[Sequence[dict], Paper], list[Drawing | Sheet]]"
+    """Returns figures and tables of all records that belong to the experiment, beside the authors' numbers."""
 
 
 def load_experiment(name: str) -> Experiment:
-    check_option("experiment", name, EXPERIMENTS)
-    module: Any = import_module(f"bsgp.experiments.{name.replace('-', '_')}")
-    return module
+    """Import the experiment of that name."""
+    module, attribute = EXPERIMENT_OBJECTS[check_option("experiment", name, EXPERIMENTS)].split(":")
+    return getattr(import_module(f"bsgp.experiments.paper.{module}"), attribute)
 
 
 def load_kind(kind: str) -> Any:
-    """The file of a kind of runs."""
+    """Import the module of a kind of runs."""
     check_option("kind", kind, KINDS)
-    return import_module(f"bsgp.experiments.{kind.replace('-', '_')}")
+    return import_module(f"bsgp.experiments.kinds.{kind.replace('-', '_')}")
 
 
 def kind_of(record: dict) -> str:
+    """Kind of a recorded run. The oldest records name none and are all `uci` runs."""
     return record.get("kind", "uci")

@@ -1,4 +1,4 @@
-"""All that a report says, as plain values: no pictures and no HTML here."""
+"""Collects the content of a report as plain values, without figures or HTML."""
 
 import platform
 from dataclasses import dataclass
@@ -7,15 +7,16 @@ from importlib.metadata import version
 import numpy as np
 
 import bsgp
-from bsgp.data.schema import Feature
-from bsgp.data.tables import Table
-from bsgp.estimators import BSGPClassifier, BSGPRegressor
-from bsgp.methods import METHODS
-from bsgp.report.chains import Chains, look_at_chains
+from bsgp.data.encoding.feature import Feature
+from bsgp.data.tables.columns import Table
+from bsgp.estimators import BSGPClassifier
+from bsgp.estimators.base import BSGPEstimator
+from bsgp.methods.registry import METHODS
+from bsgp.report.chains import ChainPlots, chain_plots
 from bsgp.report.effects import Effect, Relevance, partial_effects, relevance
 from bsgp.report.quality import Quality, measure
 from bsgp.report.scores import Remark
-from bsgp.report.words import clean, counted, duration, listed, number, percent
+from bsgp.report.text import clean, counted, duration, listed, number, percent
 
 NOTE_LIMIT = 300
 MAX_NOTES = 20
@@ -24,28 +25,31 @@ LIBRARIES = ("jax", "equinox", "numpy", "scikit-learn")
 
 @dataclass(frozen=True)
 class Fact:
+    """A label and its value."""
+
     label: str
     value: str
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """May the predictions be trusted? From the chains, and from the test if there was one."""
+    """Whether to trust the predictions, judged by the chains and, if there is a test table, by the test."""
 
     text: str
     is_trusted: bool
-    """The chains have converged."""
+    """Whether the chains have converged."""
     remarks: tuple[Remark, ...]
     warnings: tuple[str, ...]
 
     @property
     def is_clear(self) -> bool:
+        """Whether nothing speaks against the model."""
         return self.is_trusted and not self.warnings and all(remark.is_good for remark in self.remarks)
 
 
 @dataclass(frozen=True)
 class ColumnRow:
-    """One line of the schema."""
+    """One column of the training table."""
 
     name: str
     kind: str
@@ -55,6 +59,8 @@ class ColumnRow:
 
 @dataclass(frozen=True)
 class Content:
+    """Everything that the page shows."""
+
     title: str
     lead: str
     facts: tuple[Fact, ...]
@@ -62,24 +68,22 @@ class Content:
     verdict: Verdict
     quality: Quality | None
     sample: str
-    """Of what the scores are, where the test rows are a sample."""
+    """A sentence that says which sample the scores are computed on; empty if they use all test rows."""
     relevance: Relevance | None
     effects: tuple[Effect, ...]
     has_several_targets: bool
     depth: int
     is_sampled: bool
-    """Whether there are draws, or a single optimum."""
-    chains: Chains
+    """Whether the model has draws, rather than a single optimum."""
+    chains: ChainPlots
     diagnosis: tuple[Fact, ...]
     settings: tuple[Fact, ...]
     versions: tuple[Fact, ...]
     columns: tuple[ColumnRow, ...]
 
 
-def gather(
-    model: BSGPRegressor | BSGPClassifier, held_out: tuple[Table, np.ndarray] | None, sample_of: str | None = None
-) -> Content:
-    """Everything about a fitted model, and about its predictions for `held_out` if there are rows with known y."""
+def gather(model: BSGPEstimator, held_out: tuple[Table, np.ndarray] | None, sample_of: str | None = None) -> Content:
+    """Collect the content about a fitted model, with its results on the test table `held_out` if there is one."""
     quality = None if held_out is None else measure(model, *held_out)
     relevant = relevance(model)
     columns = model.schema_.names if relevant is None else relevant.columns
@@ -96,9 +100,9 @@ def gather(
         has_several_targets=len(model.target_names_) > 1,
         depth=model.posterior_.model.depth,
         is_sampled=model.diagnostics_.is_sampled,
-        chains=look_at_chains(model),
+        chains=chain_plots(model),
         diagnosis=_diagnosis(model),
-        settings=tuple(Fact(name, clean(value)) for name, value in model.get_params().items()),
+        settings=_changed_settings(model),
         versions=_versions(),
         columns=tuple(_column(feature) for feature in model.schema_.features)
         + tuple(ColumnRow(clean(name), "left out", clean(why), "") for name, why in model.schema_.dropped.items()),
@@ -108,26 +112,26 @@ def gather(
 def _sample(quality: Quality | None, sample_of: str | None) -> str:
     if quality is None or sample_of is None:
         return ""
-    return f"The scores are of a random sample: {quality.num_rows:,} of {clean(sample_of, NOTE_LIMIT)}."
+    return f"The scores are computed on a random sample: {quality.num_rows:,} of {clean(sample_of, NOTE_LIMIT)}."
 
 
-def _task(model: BSGPRegressor | BSGPClassifier) -> str:
+def _task(model: BSGPEstimator) -> str:
     return "classification" if isinstance(model, BSGPClassifier) else "regression"
 
 
-def _about(model: BSGPRegressor | BSGPClassifier) -> dict:
+def _about(model: BSGPEstimator) -> dict:
     return getattr(model, "about_", None) or {}
 
 
-def _lead(model: BSGPRegressor | BSGPClassifier) -> str:
+def _lead(model: BSGPEstimator) -> str:
     source = _about(model).get("source")
     about = METHODS[model.method].about if model.method in METHODS else clean(model.method)
     where = f" of {clean(source)}" if source else ""
     classes = f" Classes: {listed(model.classes_)}." if isinstance(model, BSGPClassifier) else ""
-    return f"Learned from {counted(model.num_rows_, 'row')}{where}.{classes} {about}"
+    return f"Trained on {counted(model.num_rows_, 'row')}{where}.{classes} {about}"
 
 
-def _facts(model: BSGPRegressor | BSGPClassifier) -> tuple[Fact, ...]:
+def _facts(model: BSGPEstimator) -> tuple[Fact, ...]:
     posterior, found = model.posterior_, model.diagnostics_
     num_columns, width = len(model.schema_.features), model.schema_.width
     encoded = "" if num_columns == width else f" as {width} inputs"
@@ -136,7 +140,7 @@ def _facts(model: BSGPRegressor | BSGPClassifier) -> tuple[Fact, ...]:
         "Target" if len(model.target_names_) == 1 else "Targets": listed(model.target_names_, limit=40),
         "Method": f"{clean(model.method)} ({_objective(model)})",
         "Layers": f"{posterior.model.depth}",
-        "Made of": posterior.model.support,
+        "Represented by": posterior.model.support,
         "Chains x draws": f"{posterior.num_chains} x {posterior.num_draws}" if found.is_sampled else "none: optimised",
         "Training rows": f"{model.num_rows_:,}{_power(model)}",
         "Columns": f"{num_columns}{encoded}",
@@ -145,30 +149,30 @@ def _facts(model: BSGPRegressor | BSGPClassifier) -> tuple[Fact, ...]:
     return tuple(Fact(label, value) for label, value in facts.items())
 
 
-def _power(model: BSGPRegressor | BSGPClassifier) -> str:
+def _power(model: BSGPEstimator) -> str:
     return "" if model.likelihood_power == 1 else f", likelihood to the power of {model.likelihood_power:g}"
 
 
-def _objective(model: BSGPRegressor | BSGPClassifier) -> str:
-    """A user's choice where there is one, else the method's own."""
-    its_own = METHODS[model.method].objective if model.method in METHODS else ""
-    return clean(model.objective) if its_own in ("", "fitc or vfe") else its_own
+def _objective(model: BSGPEstimator) -> str:
+    """The user's choice if the method has one, else the method's own."""
+    method = METHODS.get(model.method)
+    return clean(model.objective) if method is None or len(method.objectives) > 1 else method.objective
 
 
-def _notes(model: BSGPRegressor | BSGPClassifier, quality: Quality | None) -> tuple[str, ...]:
-    """What was left out and filled in."""
+def _notes(model: BSGPEstimator, quality: Quality | None) -> tuple[str, ...]:
+    """Notes on columns that were left out and values that were filled in."""
     ignored = _about(model).get("ignored")
-    notes = [f"Left out as asked: {listed(ignored)}."] if ignored else []
+    notes = [f"Ignored as requested: {listed(ignored)}."] if ignored else []
     notes += [clean(note, NOTE_LIMIT) for note in model.notes_]
     notes += [f"In the test table: {clean(note, NOTE_LIMIT)}" for note in (quality.notes if quality else ())]
     if len(notes) > MAX_NOTES:
-        notes = [*notes[:MAX_NOTES], f"And {len(notes) - MAX_NOTES} more of this kind."]
+        notes = [*notes[:MAX_NOTES], f"And {counted(len(notes) - MAX_NOTES, 'more note')}."]
     return tuple(notes)
 
 
-def _verdict(model: BSGPRegressor | BSGPClassifier, quality: Quality | None) -> Verdict:
+def _verdict(model: BSGPEstimator, quality: Quality | None) -> Verdict:
     found = model.diagnostics_
-    early = ["It was stopped early by the time limit."] if found.interrupted else []
+    early = ["The fit was stopped early, by the time limit or by Ctrl-C."] if found.interrupted else []
     return Verdict(
         text=found.verdict,
         is_trusted=found.trustworthy,
@@ -177,23 +181,29 @@ def _verdict(model: BSGPRegressor | BSGPClassifier, quality: Quality | None) -> 
     )
 
 
-def _diagnosis(model: BSGPRegressor | BSGPClassifier) -> tuple[Fact, ...]:
+def _diagnosis(model: BSGPEstimator) -> tuple[Fact, ...]:
     found = model.diagnostics_
     if found.move is not None:
         return (
-            Fact("Change of the objective over the last tenth of its steps, per row", number(abs(found.move))),
+            Fact("Change of the objective per row over the last tenth of its steps", number(abs(found.move))),
             Fact("Gradient evaluations", f"{found.evaluations:,}"),
             Fact("Time", duration(found.seconds)),
         )
     return (
-        Fact("R-hat of the predictions (nine in ten are below)", number(found.rhat)),
-        Fact("Effective draws of a prediction (nine in ten have more)", number(found.ess)),
-        Fact("Monte-Carlo error over a prediction's standard deviation (nine in ten have less)", percent(found.wobble)),
+        Fact("R-hat of the predictions (90% are below)", number(found.rhat)),
+        Fact("Effective draws per prediction (90% have more)", number(found.ess)),
+        Fact("Monte Carlo error relative to the predictive standard deviation (90% are below)", percent(found.wobble)),
         Fact("Chains", f"{found.num_chains}"),
-        Fact("Draws of each chain", f"{found.num_draws}"),
-        Fact("Gradient evaluations of each chain", f"{found.evaluations:,}"),
+        Fact("Draws per chain", f"{found.num_draws}"),
+        Fact("Gradient evaluations per chain", f"{found.evaluations:,}"),
         Fact("Time", duration(found.seconds)),
     )
+
+
+def _changed_settings(model: BSGPEstimator) -> tuple[Fact, ...]:
+    """Settings that differ from their defaults."""
+    defaults = type(model)().get_params()
+    return tuple(Fact(name, clean(value)) for name, value in model.get_params().items() if value != defaults[name])
 
 
 def _versions() -> tuple[Fact, ...]:

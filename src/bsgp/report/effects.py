@@ -1,15 +1,16 @@
-"""Which inputs matter to a model, and how its predictions move with each of them."""
+"""Measures how much each input matters to a model, and how the predictions depend on it."""
 
 from dataclasses import dataclass
 
 import jax.random as jr
 import numpy as np
 
-from bsgp.data.schema import Feature
-from bsgp.estimators import BSGPClassifier, BSGPRegressor
-from bsgp.report.outcomes import MAX_SERIES, Outcomes, num_outputs, outcomes
-from bsgp.report.picks import evenly, thinned
-from bsgp.report.words import clean
+from bsgp.data.encoding.feature import Feature
+from bsgp.estimators.base import BSGPEstimator
+from bsgp.estimators.scoring import INTERVAL
+from bsgp.posterior.posterior import evenly_spaced
+from bsgp.report.outcomes import MAX_OUTCOMES, Outcomes, num_outputs, outcomes
+from bsgp.report.text import clean
 
 MAX_RELEVANT = 15
 MAX_EFFECTS = 6
@@ -17,26 +18,26 @@ MAX_LEVELS = 12
 MAX_DRAWS = 64
 MAX_ROWS = 40
 NUM_GRID = 25
-INTERVAL = (0.05, 0.95)
 
 
 @dataclass(frozen=True)
 class Relevance:
-    """Shares of the inputs, the largest first: quantiles over draws."""
+    """Share of relevance of each input, largest first: the median and the 90% interval over draws."""
 
     names: tuple[str, ...]
+    """Names as the page shows them."""
     columns: tuple[str, ...]
-    """The same as the schema spells them."""
+    """Names as the schema spells them."""
     median: np.ndarray
     low: np.ndarray
     high: np.ndarray
     num_more: int
-    """Inputs that are not shown."""
+    """Number of inputs that are not shown."""
 
 
 @dataclass(frozen=True)
-class Series:
-    """One line with its band, over the values of an input."""
+class EffectLine:
+    """Mean and 90% band of one outcome over the values of an input."""
 
     name: str
     mean: np.ndarray
@@ -46,26 +47,26 @@ class Series:
 
 @dataclass(frozen=True)
 class Effect:
-    """How the average prediction depends on one input."""
+    """Dependence of the average prediction on one input."""
 
     name: str
     grid: np.ndarray
-    """Values of a number; empty for categories and booleans."""
+    """Values of a numeric input; empty for categories and booleans."""
     levels: tuple[str, ...]
-    """Names of categories; empty for numbers."""
+    """Names of the categories; empty for numeric inputs."""
     num_more: int
-    """Categories that are not shown."""
-    series: tuple[Series, ...]
+    """Number of categories that are not shown."""
+    lines: tuple[EffectLine, ...]
     outcome: str
-    """What the vertical axis is."""
+    """Label of the axis of predictions."""
     seen: np.ndarray
-    """Some training values of a number."""
+    """Some training values of a numeric input."""
 
 
-def relevance(model: BSGPRegressor | BSGPClassifier) -> Relevance | None:
-    """`variance of the input / lengthscale^2` of every draw as shares, summed over what a column was encoded to.
+def relevance(model: BSGPEstimator) -> Relevance | None:
+    """Share of each column in `input variance / lengthscale^2`, summed over the inputs that encode the column.
 
-    None where the kernel has no lengthscales. Of a deep model it is the first layer's.
+    A deep model is judged by its first layer. None if the kernel has no lengthscales.
     """
     lengthscales = getattr(model.posterior_.model.input_kernel, "lengthscales", None)
     if lengthscales is None:
@@ -87,31 +88,31 @@ def relevance(model: BSGPRegressor | BSGPClassifier) -> Relevance | None:
     )
 
 
-def partial_effects(model: BSGPRegressor | BSGPClassifier, columns: tuple[str, ...]) -> tuple[Effect, ...]:
-    """Of the first few of `columns`: set an input to a value in some training rows and average the predictions."""
+def partial_effects(model: BSGPEstimator, columns: tuple[str, ...]) -> tuple[Effect, ...]:
+    """Partial effects of the first few `columns`: predictions averaged over training rows with one input replaced."""
     features = {feature.name: feature for feature in model.schema_.features}
     background = np.asarray(model.background_)
-    # the probabilities of K classes cost K^2
-    num_rows, num_draws = (max(most // 4, most * MAX_SERIES // num_outputs(model)) for most in (MAX_ROWS, MAX_DRAWS))
-    rows = background[evenly(len(background), min(MAX_ROWS, num_rows))]
-    posterior = thinned(model.posterior_, min(MAX_DRAWS, num_draws))
+    # fewer rows and draws if there are many classes: K classes cost K^2
+    num_rows, num_draws = (max(most // 4, most * MAX_OUTCOMES // num_outputs(model)) for most in (MAX_ROWS, MAX_DRAWS))
+    rows = background[evenly_spaced(len(background), min(MAX_ROWS, num_rows))]
+    posterior = model.posterior_.subset(min(MAX_DRAWS, num_draws))
     schema, names = model.schema_, columns[:MAX_EFFECTS]
-    questions = [_question(features[name], background[:, schema.columns_of(name)]) for name in names]
-    blocks = [schema.encode_values(name, one.values) for name, one in zip(names, questions, strict=True)]
+    inputs = [_input_values(features[name], background[:, schema.columns_of(name)]) for name in names]
+    blocks = [schema.encode_values(name, one.values) for name, one in zip(names, inputs, strict=True)]
     tables = [_replaced(rows, schema.columns_of(name), block) for name, block in zip(names, blocks, strict=True)]
-    # all inputs at once: one program is compiled, and hidden layers are drawn under one key
+    # all inputs in one call: one program is compiled, and hidden layers are drawn with one key
     means = posterior.predictive_draws(np.concatenate(tables), jr.key(0)).mean  # [C S N P]
     means = np.asarray(means, np.float64).reshape(-1, *means.shape[2:])
     ends = np.cumsum([len(table) for table in tables])[:-1]
     parts = np.split(means, ends, axis=1)
     averages = [part.reshape(len(part), -1, len(rows), part.shape[2]).mean(axis=2) for part in parts]  # [S K P]
     shown = outcomes(model, means.mean(axis=(0, 1)))
-    return tuple(_effect(one, shown, average) for one, average in zip(questions, averages, strict=True))
+    return tuple(_effect(one, shown, average) for one, average in zip(inputs, averages, strict=True))
 
 
 @dataclass(frozen=True)
-class _Question:
-    """The values that an input is set to."""
+class _InputValues:
+    """Values that one input is set to."""
 
     feature: Feature
     values: np.ndarray
@@ -120,41 +121,41 @@ class _Question:
     seen: np.ndarray
 
 
-def _question(feature: Feature, encoded: np.ndarray) -> _Question:
-    """`encoded` are the background's columns of the feature."""
+def _input_values(feature: Feature, encoded: np.ndarray) -> _InputValues:
+    """Choose values of a feature; `encoded` holds its columns in the background rows."""
     if feature.kind == "boolean":
-        return _Question(feature, np.array([False, True]), ("false", "true"), 0, np.empty(0))
+        return _InputValues(feature, np.array([False, True]), ("false", "true"), 0, np.empty(0))
     if feature.kind == "category":
         often = np.argsort(-np.asarray(feature.frequencies), kind="stable")[:MAX_LEVELS]
         levels = [feature.categories[k] for k in np.sort(often)]
         num_more = len(feature.categories) - len(levels)
         values = np.array([*levels, None], dtype=object)[:-1]
-        return _Question(feature, values, tuple(clean(level) for level in levels), num_more, np.empty(0))
+        return _InputValues(feature, values, tuple(clean(level) for level in levels), num_more, np.empty(0))
     there = encoded[:, -1] <= 0.0 if feature.has_missing else np.ones(len(encoded), bool)
     seen = encoded[there, 0].astype(np.float64) * feature.scale + feature.mean
     low, high = feature.low, feature.high
-    if not high > low:  # nearly all values are one
+    if not high > low:  # nearly all values are the same
         low, high = feature.mean - feature.scale, feature.mean + feature.scale
-    return _Question(feature, np.linspace(low, high, NUM_GRID), (), 0, seen[(seen >= low) & (seen <= high)])
+    return _InputValues(feature, np.linspace(low, high, NUM_GRID), (), 0, seen[(seen >= low) & (seen <= high)])
 
 
 def _replaced(rows: np.ndarray, columns: slice, values: np.ndarray) -> np.ndarray:
-    """All rows with the first value, then all with the second, and so on: `[K R D]` on one axis."""
+    """Repeat the rows once per value, with `columns` set to it: `[K R D]` flattened to `[K R, D]`."""
     table = np.repeat(rows[None], len(values), axis=0)
     table[:, :, columns] = values[:, None, :]
     return table.reshape(-1, rows.shape[1])
 
 
-def _effect(question: _Question, shown: Outcomes, average: np.ndarray) -> Effect:
+def _effect(inputs: _InputValues, shown: Outcomes, average: np.ndarray) -> Effect:
     values = shown.convert(average)  # [S K which]
     low, high = np.quantile(values, INTERVAL, axis=0)
     mean = values.mean(axis=0)
     return Effect(
-        name=clean(question.feature.name),
-        grid=np.empty(0) if question.levels else question.values,
-        levels=question.levels,
-        num_more=question.num_more,
-        series=tuple(Series(name, mean[:, k], low[:, k], high[:, k]) for k, name in enumerate(shown.names)),
+        name=clean(inputs.feature.name),
+        grid=np.empty(0) if inputs.levels else inputs.values,
+        levels=inputs.levels,
+        num_more=inputs.num_more,
+        lines=tuple(EffectLine(name, mean[:, k], low[:, k], high[:, k]) for k, name in enumerate(shown.names)),
         outcome=shown.label,
-        seen=question.seen,
+        seen=inputs.seen,
     )

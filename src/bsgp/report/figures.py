@@ -1,8 +1,8 @@
-"""Arrays as pictures: SVG in data URIs, one style, colours that the colour-blind can tell apart (Okabe and Ito).
+"""Draws the figures as SVG in data URIs.
 
-Pictures are about as wide as a phone's screen, and the page sets them side by side where there is room. Text stays
-text in the SVG, so that a browser finds glyphs that Matplotlib's font lacks. No logarithmic axes: their labels are
-mathtext, and that is off because `$` may be part of a name.
+Figures are about as wide as a phone's screen; the page puts them side by side if there is room. Text stays text in the
+SVG, so that a browser can show characters that Matplotlib's font lacks. No axis is logarithmic: its labels would be
+mathtext, which is off because a name may contain `$`.
 """
 
 import base64
@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bsgp.report.chains import Trace
-from bsgp.report.effects import Effect, Relevance, Series
-from bsgp.report.quality import LEVELS, RegressionFit, Reliability, TargetFit
+from bsgp.report.chains import PredictionTrace
+from bsgp.report.effects import Effect, EffectLine, Relevance
+from bsgp.report.quality import COVERAGE_LEVELS, RegressionFit, Reliability, TargetFit
 from bsgp.report.style import BLUE, COLOURS, DASHES, GREY, INK, ORANGE, STYLE, VERMILLION
-from bsgp.report.words import clean
+from bsgp.report.text import clean
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -44,7 +44,7 @@ def pit_histogram(target: TargetFit) -> str:
         for edge in (low, high):
             axes.axhline(edge, color=ORANGE, lw=1.0, ls=(0, (4, 3)))
         axes.set(xlim=(0, 1), ylim=(0, 1.25 * max(counts.max(), high)))
-        axes.set(xlabel="predicted probability below the truth (PIT)", ylabel="test rows")
+        axes.set(xlabel="predicted probability below the true value (PIT)", ylabel="test rows")
         axes.legend(loc="upper right")
 
     return _picture(_on_axes(draw))
@@ -54,13 +54,13 @@ def coverage_curve(fit: RegressionFit) -> str:
     low, high = 100.0 * fit.coverage_band
 
     def draw(axes: "Axes") -> None:
-        nominal = 100.0 * LEVELS
+        nominal = 100.0 * COVERAGE_LEVELS
         axes.fill_between(nominal, low, high, color=ORANGE, alpha=0.25, lw=0, label="95% of curves, if calibrated")
         axes.plot([0, 100], [0, 100], color=ORANGE, lw=1.2)
         for k, target in enumerate(fit.targets):
             label = clean(target.name, TICK_LIMIT)
             axes.plot(nominal, 100.0 * target.coverage, DASHES[k], color=COLOURS[k], marker="o", ms=3, label=label)
-        axes.set(xlim=(0, 100), ylim=(0, 100), xlabel="central interval, %", ylabel="truths inside, %")
+        axes.set(xlim=(0, 100), ylim=(0, 100), xlabel="central interval, %", ylabel="true values inside, %")
         axes.legend(loc="upper left")
 
     return _picture(_on_axes(draw))
@@ -73,7 +73,7 @@ def reliability_curve(reliability: Reliability) -> str:
         errors = np.maximum([observed - reliability.low, reliability.high - observed], 0.0)
         top.plot([0, 1], [0, 1], color=ORANGE, lw=1.2, label="calibrated")
         top.errorbar(reliability.predicted, observed, errors, color=BLUE, fmt="o", ms=5, elinewidth=1.4, capsize=2)
-        top.set(xlim=(0, 1), ylim=(-0.02, 1.02), ylabel="how often true")
+        top.set(xlim=(0, 1), ylim=(-0.02, 1.02), ylabel="observed frequency")
         top.legend(loc="upper left")
         bottom.bar(reliability.edges[:-1], reliability.counts, 0.1, align="edge", color=GREY, edgecolor="white", lw=0.8)
         for edge, count in zip(reliability.edges, reliability.counts, strict=False):
@@ -95,7 +95,7 @@ def predicted_against_actual(target: TargetFit) -> str:
     def draw(axes: "Axes") -> None:
         ends = [target.actual.min(), target.actual.max()]
         axes.plot(ends, ends, color=GREY, lw=1.2)
-        for rows, colour, label in ((inside, BLUE, "truth inside"), (~inside, VERMILLION, "truth outside")):
+        for rows, colour, label in ((inside, BLUE, "inside its interval"), (~inside, VERMILLION, "outside")):
             errors = np.maximum([target.predicted - target.low, target.high - target.predicted], 0.0)[:, rows]
             axes.errorbar(
                 target.actual[rows], target.predicted[rows], errors, fmt="o", ms=3.2, mew=0, color=colour,
@@ -112,7 +112,7 @@ def predicted_against_actual(target: TargetFit) -> str:
 def true_class_histogram(probability: np.ndarray, num_classes: int) -> str:
     def draw(axes: "Axes") -> None:
         axes.hist(probability, bins=20, range=(0.0, 1.0), color=BLUE, alpha=0.8, edgecolor="white", lw=0.8)
-        axes.axvline(1.0 / num_classes, color=VERMILLION, lw=1.2, ls="--", label="a blind guess")
+        axes.axvline(1.0 / num_classes, color=VERMILLION, lw=1.2, ls="--", label="equal probabilities")
         axes.set(xlim=(0, 1), xlabel="probability given to the true class", ylabel="test rows")
         axes.legend(loc="upper left")
 
@@ -124,17 +124,17 @@ def true_class_histogram(probability: np.ndarray, num_classes: int) -> str:
 
 def relevance_intervals(relevance: Relevance) -> str:
     def draw(axes: "Axes") -> None:
-        shares = [Series("", 100.0 * relevance.median, 100.0 * relevance.low, 100.0 * relevance.high)]
+        shares = [EffectLine("", 100.0 * relevance.median, 100.0 * relevance.low, 100.0 * relevance.high)]
         _intervals(axes, relevance.names, shares)
         axes.set_xlim(left=0.0)
         axes.set_xlabel("share of relevance, %")
 
-    return _picture(_on_axes(draw), _tall(len(relevance.names)))
+    return _picture(_on_axes(draw), _height_of(len(relevance.names)))
 
 
 def partial_effect(effect: Effect) -> str:
     def draw_number(axes: "Axes") -> None:
-        for k, one in enumerate(effect.series):
+        for k, one in enumerate(effect.lines):
             axes.fill_between(effect.grid, one.low, one.high, color=COLOURS[k], alpha=0.2, lw=0)
             axes.plot(effect.grid, one.mean, DASHES[k], color=COLOURS[k], label=clean(one.name, TICK_LIMIT))
         axes.plot(
@@ -145,27 +145,27 @@ def partial_effect(effect: Effect) -> str:
         axes.locator_params(nbins=5)
         _shorten_ticks(axes.xaxis, axes.yaxis)
         axes.set(xlabel=clean(effect.name, LABEL_LIMIT), ylabel=clean(effect.outcome, LABEL_LIMIT))
-        _legend_if_several(axes, effect.series)
+        _legend_if_several(axes, effect.lines)
 
     def draw_levels(axes: "Axes") -> None:
-        _intervals(axes, effect.levels, effect.series)
+        _intervals(axes, effect.levels, effect.lines)
         axes.set(xlabel=clean(effect.outcome, LABEL_LIMIT), ylabel=clean(effect.name, LABEL_LIMIT))
-        _legend_if_several(axes, effect.series)
+        _legend_if_several(axes, effect.lines)
 
     if not effect.levels:
         return _picture(_on_axes(draw_number), SMALL_HEIGHT, SMALL_WIDTH)
-    return _picture(_on_axes(draw_levels), max(SMALL_HEIGHT, _tall(len(effect.levels))), SMALL_WIDTH)
+    return _picture(_on_axes(draw_levels), max(SMALL_HEIGHT, _height_of(len(effect.levels))), SMALL_WIDTH)
 
 
-def _intervals(axes: "Axes", names: Sequence[str], series: Sequence[Series]) -> None:
-    """A dot with a bar for every name, from top to bottom."""
+def _intervals(axes: "Axes", names: Sequence[str], lines: Sequence[EffectLine]) -> None:
+    """Draw a dot with an interval for every name, from top to bottom."""
     places = np.arange(len(names), dtype=float)
-    for k, one in enumerate(series):
-        shift = 0.16 * (k - 0.5 * (len(series) - 1))
+    for k, one in enumerate(lines):
+        shift = 0.16 * (k - 0.5 * (len(lines) - 1))
         errors = np.maximum([one.mean - one.low, one.high - one.mean], 0.0)
         axes.errorbar(
             one.mean, places + shift, xerr=errors, fmt="o", ms=5, color=COLOURS[k], ecolor=(COLOURS[k], 0.45),
-            elinewidth=3 if len(series) == 1 else 2, label=clean(one.name, TICK_LIMIT),
+            elinewidth=3 if len(lines) == 1 else 2, label=clean(one.name, TICK_LIMIT),
         )  # fmt: skip
     axes.set_yticks(places, [clean(name, TICK_LIMIT) for name in names])
     axes.set_ylim(len(names) - 0.5, -0.5)
@@ -174,12 +174,12 @@ def _intervals(axes: "Axes", names: Sequence[str], series: Sequence[Series]) -> 
     _shorten_ticks(axes.xaxis)
 
 
-def _tall(num_names: int) -> float:
+def _height_of(num_names: int) -> float:
     return 0.9 + 0.27 * num_names
 
 
-def _legend_if_several(axes: "Axes", series: Sequence[Series]) -> None:
-    if len(series) > 1:
+def _legend_if_several(axes: "Axes", lines: Sequence[EffectLine]) -> None:
+    if len(lines) > 1:
         axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)
 
 
@@ -187,7 +187,7 @@ def _legend_if_several(axes: "Axes", series: Sequence[Series]) -> None:
 
 
 def energy_trace(energy: dict[str, np.ndarray]) -> str:
-    """All phases behind each other; the steep beginning may leave the picture, so that the rest can be seen."""
+    """Draw all phases in sequence. The steep start may leave the axes, so that the rest can be seen."""
 
     def draw(axes: "Axes") -> None:
         start = 0
@@ -202,7 +202,7 @@ def energy_trace(energy: dict[str, np.ndarray]) -> str:
                 textcoords="offset points", ha="center", fontsize=8.5, color=INK,
             )  # fmt: skip
             start += values.shape[1]
-        axes.set(xlim=(-0.5, start - 0.5), xlabel="time", ylabel="energy / rows", xticks=[])
+        axes.set(xlim=(-0.5, start - 0.5), xlabel="time", ylabel="energy per row", xticks=[])
         _focus(axes, energy)
 
     return _picture(_on_axes(draw), SMALL_HEIGHT)
@@ -217,7 +217,7 @@ def _focus(axes: "Axes", energy: dict[str, np.ndarray]) -> None:
         axes.set_ylim(low - margin, high + margin)
 
 
-def prediction_trace(trace: Trace) -> str:
+def prediction_trace(trace: PredictionTrace) -> str:
     def draw(axes: "Axes") -> None:
         for chain, one in enumerate(trace.values):
             axes.plot(one, color=COLOURS[chain % len(COLOURS)], lw=0.9, alpha=0.85)
@@ -231,7 +231,7 @@ def prediction_trace(trace: Trace) -> str:
 
 
 def _shorten_ticks(*which: "Axis") -> None:
-    """400k in the place of 400000, unless the ticks would differ only far behind the first digit."""
+    """Write 400k instead of 400000, unless the ticks differ only in their last digits."""
     for axis in which:
         low, high = axis.get_view_interval()
         largest = max(abs(low), abs(high))
@@ -249,17 +249,19 @@ def _on_axes(draw: "Callable[[Axes], None]") -> "Callable[[Figure], None]":
 
 
 def _picture(draw: "Callable[[Figure], None]", height: float = HEIGHT, width: float = WIDTH) -> str:
-    """What `draw` puts on a figure, as a data URI. No pyplot: it has global state, and looks for a display."""
+    """Render what `draw` puts on a figure as a data URI, without pyplot, which has global state and wants a display."""
     from matplotlib import style
     from matplotlib.figure import Figure
 
     buffer = io.BytesIO()
     with warnings.catch_warnings(), style.context(["default", STYLE]):
-        warnings.simplefilter("ignore", UserWarning)  # names may have glyphs that the font lacks: browsers find others
+        warnings.simplefilter(
+            "ignore", UserWarning
+        )  # the font may lack characters of a name; browsers have other fonts
         figure = Figure(figsize=(width, height), layout="constrained")
         draw(figure)
-        nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
-        figure.savefig(buffer, format="svg", metadata=nothing)
+        no_metadata = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+        figure.savefig(buffer, format="svg", metadata=no_metadata)
     svg = buffer.getvalue()
-    svg = svg[svg.index(b"<svg") :]  # without the reference to a DTD on the web
+    svg = svg[svg.index(b"<svg") :]  # drop the reference to a DTD on the web
     return f"data:image/svg+xml;base64,{base64.b64encode(svg).decode('ascii')}"

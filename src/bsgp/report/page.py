@@ -1,4 +1,4 @@
-"""The contents of a report as one page of HTML. Every name is escaped by the template engine."""
+"""Renders the content of a report as one page of HTML. The template engine escapes every name."""
 
 from dataclasses import dataclass
 from importlib.resources import files
@@ -6,26 +6,28 @@ from importlib.resources import files
 import numpy as np
 
 from bsgp.report import figures
-from bsgp.report.chains import Chains
+from bsgp.report.chains import ChainPlots
 from bsgp.report.content import Content
 from bsgp.report.effects import Effect, Relevance
 from bsgp.report.quality import ClassFit, RegressionFit
-from bsgp.report.words import clean, counted, number, percent
+from bsgp.report.text import clean, counted, number, percent
 
 ALT_LIMIT = 60
 
 
 @dataclass(frozen=True)
 class Picture:
-    """`alt` says what is to be seen, for those who cannot see it."""
+    """An image of the page."""
 
     source: str
+    """Data URI."""
     alt: str
+    """Description for readers who cannot see the image."""
     caption: str = ""
 
 
 def render(content: Content) -> str:
-    """The whole page."""
+    """Render the whole page."""
     from jinja2 import Environment, StrictUndefined
 
     template = files("bsgp.report").joinpath("template.html").read_text(encoding="utf-8")
@@ -46,11 +48,11 @@ def render(content: Content) -> str:
 
 
 def ticked(text: str):
-    """What stands between backticks as code; all of it escaped."""
+    """Mark text between backticks as code, and escape everything."""
     from markupsafe import Markup, escape
 
     parts = text.split("`")
-    if len(parts) % 2 == 0:  # a name has one of its own
+    if len(parts) % 2 == 0:  # a name contains a backtick
         return escape(text)
     return Markup("").join(Markup("<code>{}</code>").format(part) if k % 2 else part for k, part in enumerate(parts))
 
@@ -69,9 +71,9 @@ def _calibration(detail: RegressionFit | ClassFit | None) -> list[Picture]:
         return [
             Picture(
                 figures.reliability_curve(reliability),
-                f"Reliability curve: predicted probability that {event} against how often it is; on average they "
-                f"differ by {percent(gap)}.",
-                f"Event: {event}. Bars below: rows in each bin. Average gap {percent(gap)}.",
+                f"Reliability curve: predicted probability that {event} against the observed frequency, with an "
+                f"average gap of {percent(gap)}.",
+                f"Event: {event}. Bars below: rows per bin. Average gap: {percent(gap)}.",
             )
         ]
     pictures = []
@@ -91,8 +93,8 @@ def _calibration(detail: RegressionFit | ClassFit | None) -> list[Picture]:
     pictures.append(
         Picture(
             figures.coverage_curve(detail),
-            f"Share of truths inside central intervals against the interval's level; of 90% intervals: {at_90}.",
-            f"Inside 90% intervals: {at_90}.",
+            f"Share of true values inside central intervals against the level of the interval; at 90%: {at_90}.",
+            f"True values inside 90% intervals: {at_90}.",
         )
     )
     return pictures
@@ -120,8 +122,8 @@ def _predictions(detail: RegressionFit | ClassFit | None) -> list[Picture]:
         pictures.append(
             Picture(
                 figures.predicted_against_actual(target),
-                f"Predicted against actual {name} of {rows} with 90% intervals; {inside} of them hold the truth.",
-                f"{name}: {rows}, {inside} inside.",
+                f"Predicted against actual {name} of {rows} with 90% intervals; {inside} contain the true value.",
+                f"{name}: {rows}, {inside} inside their intervals.",
             )
         )
     return pictures
@@ -134,7 +136,7 @@ def _relevance(relevance: Relevance | None) -> Picture | None:
         f"{clean(name, ALT_LIMIT)} {percent(share)}"
         for name, share in zip(relevance.names[:3], relevance.median[:3], strict=True)
     )
-    more = f" {counted(relevance.num_more, 'input')} with less are not shown." if relevance.num_more else ""
+    more = f" Not shown: {counted(relevance.num_more, 'less relevant input')}." if relevance.num_more else ""
     return Picture(
         figures.relevance_intervals(relevance),
         f"Share of relevance of {counted(len(relevance.names), 'input')} with 90% intervals; the largest: {first}.",
@@ -143,34 +145,34 @@ def _relevance(relevance: Relevance | None) -> Picture | None:
 
 
 def _effect(effect: Effect) -> Picture:
-    first = effect.series[0]
+    first = effect.lines[0]
     name, outcome = clean(effect.name, ALT_LIMIT), clean(effect.outcome, ALT_LIMIT)
     places = effect.levels or tuple(number(value) for value in effect.grid)
     ends = [
         f"{number(float(first.mean[k]))} at {clean(places[k], ALT_LIMIT)}"
         for k in (int(np.argmin(first.mean)), int(np.argmax(first.mean)))
     ]
-    line = f"{clean(first.name, ALT_LIMIT)} " if len(effect.series) > 1 else ""
+    line = f"{clean(first.name, ALT_LIMIT)} " if len(effect.lines) > 1 else ""
     found = f"{line}from {ends[0]} to {ends[1]}"
-    more = f" {counted(effect.num_more, 'rarer category', 'rarer categories')} not shown." if effect.num_more else ""
+    more = f" Not shown: {counted(effect.num_more, 'rarer category', 'rarer categories')}." if effect.num_more else ""
     return Picture(
         figures.partial_effect(effect), f"Partial effect of {name} on {outcome}: {found}.", f"{name}: {found}.{more}"
     )
 
 
-def _energy(chains: Chains) -> Picture | None:
+def _energy(chains: ChainPlots) -> Picture | None:
     if not chains.energy:
         return None
     phases = ", ".join(chains.energy)
-    what = "Energy of every chain" if chains.traces else "What was minimised"
+    what = "Energy of every chain" if chains.traces else "Objective"
     return Picture(
         figures.energy_trace(chains.energy),
-        f"{what} over time, in the phases {phases}.",
-        f"{what}: it should be level and without a trend at the end.",
+        f"{what} over time, in these phases: {phases}.",
+        f"{what}: it should be level, without a trend, at the end.",
     )
 
 
-def _traces(chains: Chains) -> list[Picture]:
+def _traces(chains: ChainPlots) -> list[Picture]:
     return [
         Picture(
             figures.prediction_trace(trace),

@@ -1,86 +1,105 @@
-"""What rows with known targets say about a model: scores beside its baselines, calibration, and errors."""
+"""Measures a model on rows with known targets: scores beside its baselines, calibration and errors."""
 
 import math
 from dataclasses import dataclass
 
 import numpy as np
 
-from bsgp.data.tables import Table
+from bsgp.data.tables.columns import Table
 from bsgp.estimators import BSGPClassifier, BSGPRegressor
-from bsgp.report.picks import evenly
+from bsgp.estimators.base import BSGPEstimator
+from bsgp.estimators.scoring import INTERVAL, evaluate
+from bsgp.posterior.posterior import evenly_spaced
 from bsgp.report.scores import METRICS, Metric, Remark, ScoreRow, baseline_remarks, headline, score_rows
-from bsgp.report.words import clean, counted, percent
-from bsgp.scoring import INTERVAL, baseline_scores, score
+from bsgp.report.text import clean, counted, percent
 
 MAX_TARGETS = 4
 MAX_POINTS = 300
 MAX_REPEATED = 2_000
 MAX_CONFUSED = 12
 MIN_ROWS = 50
-LEVELS = np.linspace(0.05, 0.95, 19)
-ALARM = 0.99  # remarks are made of what chance does less often than once in a hundred tables
+COVERAGE_LEVELS = np.linspace(0.05, 0.95, 19)
+CHANCE = 0.99  # a deviation is called bad if chance causes it in fewer than one of a hundred test tables
 
 
 @dataclass(frozen=True)
 class TargetFit:
-    """Calibration and predictions of one target of a regression."""
+    """Calibration and predictions of one regression target.
+
+    `actual`, `predicted`, `low` and `high` hold at most 300 rows each.
+    """
 
     name: str
     pit_counts: np.ndarray
+    """Histogram of the probability integral transform."""
     pit_band: tuple[float, float]
-    """Where 95% of bars lie if predictions are calibrated."""
+    """Range of 95% of the bars of that histogram if predictions are calibrated."""
     coverage: np.ndarray
-    """Share of truths inside the central intervals of `LEVELS`."""
+    """Share of true values inside the central intervals of `COVERAGE_LEVELS`."""
     actual: np.ndarray
     predicted: np.ndarray
     low: np.ndarray
+    """Lower end of the 90% interval."""
     high: np.ndarray
-    """The last four are of at most 300 rows."""
+    """Upper end of the 90% interval."""
 
 
 @dataclass(frozen=True)
 class RegressionFit:
-    """Of the first targets, at most four."""
+    """Calibration and predictions of the first four targets at most."""
 
     targets: tuple[TargetFit, ...]
     coverage_band: np.ndarray
-    """`[2 levels]`: where 95% of coverages lie if predictions are calibrated."""
+    """Range of 95% of the coverages at each level if predictions are calibrated, `[2 levels]`."""
     num_more: int
-    """Targets that are not shown."""
+    """Number of targets that are not shown."""
 
 
 @dataclass(frozen=True)
 class Reliability:
-    """Bins of a predicted probability, those that hold rows."""
+    """Predicted probabilities and observed frequencies of an event, in bins of the predicted probability.
+
+    `predicted`, `observed`, `low` and `high` leave out empty bins.
+    """
 
     event: str
     predicted: np.ndarray
+    """Mean predicted probability in each bin."""
     observed: np.ndarray
+    """Observed frequency in each bin."""
     low: np.ndarray
+    """Lower end of the 95% interval of the observed frequency."""
     high: np.ndarray
-    """The 95% interval of the observed share."""
+    """Upper end of the 95% interval of the observed frequency."""
     edges: np.ndarray
     counts: np.ndarray
-    """Of all bins."""
+    """Number of rows in each bin, empty bins included."""
 
 
 @dataclass(frozen=True)
 class Confusion:
+    """Confusion matrix of the classes."""
+
     labels: tuple[str, ...]
     counts: np.ndarray
-    """`[actual predicted]`."""
+    """Number of test rows, `[actual predicted]`."""
 
 
 @dataclass(frozen=True)
 class ClassFit:
+    """Calibration and predictions of a classification."""
+
     num_classes: int
     reliability: Reliability
     true_probability: np.ndarray
+    """Probability that each test row's true class was given."""
     confusion: Confusion
 
 
 @dataclass(frozen=True)
 class Quality:
+    """Results of a model on a test table."""
+
     num_rows: int
     headline: str
     remarks: tuple[Remark, ...]
@@ -88,18 +107,19 @@ class Quality:
     scores: tuple[ScoreRow, ...]
     detail: RegressionFit | ClassFit
     notes: tuple[str, ...]
-    """What was done to the test table."""
+    """Values of the test table that were filled in or changed."""
 
 
-def measure(model: BSGPRegressor | BSGPClassifier, X: Table, y) -> Quality:
-    """All that the report says about the test table `X` with the targets `y`."""
+def measure(model: BSGPEstimator, X: Table, y) -> Quality:
+    """Measure the model on the test table `X` with the targets `y`."""
     y = np.asarray(y)
-    baselines, scores = baseline_scores(model, X, y), score(model, X, y)
+    scores, baselines, _ = evaluate(model, X, y)
     if isinstance(model, BSGPClassifier):
         codes, probability = model.codes(y), model.predict_proba(X)
         detail = _class_fit(model, codes, probability)
         calibration = _confidence_remark(codes, probability)
     else:
+        assert isinstance(model, BSGPRegressor)
         detail = _regression_fit(model, X, y.astype(np.float64).reshape(X.num_rows, -1))
         calibration = _coverage_remark(scores["coverage90"], X.num_rows)
     return Quality(
@@ -116,33 +136,33 @@ def measure(model: BSGPRegressor | BSGPClassifier, X: Table, y) -> Quality:
 def _size_remark(num_rows: int) -> list[Remark]:
     if num_rows >= MIN_ROWS:
         return []
-    return [Remark(f"The test table has only {counted(num_rows, 'row')}: its figures are rough.", False)]
+    return [Remark(f"The test table has only {counted(num_rows, 'row')}: the scores are rough.", False)]
 
 
 def _coverage_remark(coverage: float, num_rows: int) -> Remark:
     from scipy.stats import binom
 
     # targets of a row are not independent, so the number of rows counts
-    low, high = np.asarray(binom.interval(ALARM, num_rows, 0.9)) / num_rows
-    said = f"90% intervals hold {percent(coverage)} of the test targets"
+    low, high = np.asarray(binom.interval(CHANCE, num_rows, 0.9)) / num_rows
+    said = f"The 90% intervals contain {percent(coverage)} of the test targets"
     if low <= coverage <= high:
-        return Remark(f"{said}: as they should, within chance.", True)
-    fault = "narrow: predictions are surer than they should be" if coverage < low else "wide"
-    return Remark(f"{said} where chance allows {percent(low)} to {percent(high)}: they are too {fault}.", False)
+        return Remark(f"{said}, which is within chance of 90%.", True)
+    fault = "narrow: predictions are overconfident" if coverage < low else "wide: predictions are underconfident"
+    return Remark(f"{said}; chance allows {percent(low)} to {percent(high)}. They are too {fault}.", False)
 
 
 def _confidence_remark(codes: np.ndarray, probability: np.ndarray) -> Remark:
-    """Compares the number of rows that are right with what the probabilities promise, a Poisson-binomial."""
+    """Compare the number of correct rows with the Poisson-binomial distribution that the probabilities imply."""
     from scipy.stats import norm
 
     top = probability.max(axis=1)
     right, promised = float(np.mean(probability.argmax(axis=1) == codes)), float(np.mean(top))
-    slack = float(norm.ppf(0.5 + 0.5 * ALARM)) * math.sqrt(float(np.sum(top * (1.0 - top)))) / len(codes)
+    slack = float(norm.ppf(0.5 + 0.5 * CHANCE)) * math.sqrt(float(np.sum(top * (1.0 - top)))) / len(codes)
     said = f"The most probable class has probability {percent(promised)} on average and is right in {percent(right)}"
     if abs(right - promised) <= slack + 0.5 / len(codes):
-        return Remark(f"{said} of the test rows: the same within chance.", True)
-    fault = "surer than they should be" if right < promised else "less sure than they could be"
-    return Remark(f"{said} of the test rows, more apart than by chance: predictions are {fault}.", False)
+        return Remark(f"{said} of the test rows, which agrees within chance.", True)
+    fault = "overconfident" if right < promised else "underconfident"
+    return Remark(f"{said} of the test rows, a larger gap than chance explains: predictions are {fault}.", False)
 
 
 # -- regression ------------------------------------------------------------------------------------------------
@@ -153,7 +173,7 @@ def _regression_fit(model: BSGPRegressor, X: Table, y: np.ndarray) -> Regression
 
     num_rows = X.num_rows
     pit = np.reshape(model.cdf(X, y if y.shape[1] > 1 else y[:, 0]), y.shape)
-    rows = evenly(num_rows, MAX_POINTS)
+    rows = evenly_spaced(num_rows, MAX_POINTS)
     # predicting a small table again is faster than compiling for fewer rows
     asked, picked = (X, rows) if num_rows <= MAX_REPEATED else (X.take(rows), np.arange(len(rows)))
     predicted = np.reshape(model.predict(asked), (asked.num_rows, -1))[picked]
@@ -166,7 +186,7 @@ def _regression_fit(model: BSGPRegressor, X: Table, y: np.ndarray) -> Regression
             name=clean(model.target_names_[p]),
             pit_counts=np.histogram(pit[:, p], bins=num_bins, range=(0.0, 1.0))[0],
             pit_band=(float(low), float(high)),
-            coverage=np.mean(np.abs(pit[:, p, None] - 0.5) <= 0.5 * LEVELS[None, :], axis=0),
+            coverage=np.mean(np.abs(pit[:, p, None] - 0.5) <= 0.5 * COVERAGE_LEVELS[None, :], axis=0),
             actual=y[rows, p],
             predicted=predicted[:, p],
             low=interval[:, p, 0],
@@ -174,7 +194,7 @@ def _regression_fit(model: BSGPRegressor, X: Table, y: np.ndarray) -> Regression
         )
         for p in shown
     )
-    band = np.stack(binom.interval(0.95, num_rows, LEVELS)) / num_rows
+    band = np.stack(binom.interval(0.95, num_rows, COVERAGE_LEVELS)) / num_rows
     return RegressionFit(targets, band, y.shape[1] - len(shown))
 
 
@@ -217,7 +237,7 @@ def _reliability(event: str, predicted: np.ndarray, happened: np.ndarray) -> Rel
 
 
 def _confusion(names: tuple[str, ...], actual: np.ndarray, predicted: np.ndarray) -> Confusion:
-    """Of many classes the most frequent ones, and the others as one."""
+    """Count actual and predicted classes. If there are many classes, the rarer ones are merged into one."""
     group = np.arange(len(names))
     if len(names) > MAX_CONFUSED:
         often = np.bincount(actual, minlength=len(names)) + np.bincount(predicted, minlength=len(names))

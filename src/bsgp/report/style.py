@@ -1,4 +1,4 @@
-"""One style for every picture: colours that the colour-blind can tell apart (Okabe and Ito), few lines."""
+"""The style of all figures: few lines, and colours that colour-blind readers can tell apart (Okabe and Ito)."""
 
 BLUE, VERMILLION, GREEN, ORANGE, PURPLE, SKY = "#0072B2", "#D55E00", "#009E73", "#E69F00", "#CC79A7", "#56B4E9"
 COLOURS = (BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY)
@@ -24,7 +24,7 @@ STYLE = {
     "legend.frameon": False,
     "lines.linewidth": 1.8,
     "svg.fonttype": "none",
-    "svg.hashsalt": "bsgp",  # the same report twice is the same file
+    "svg.hashsalt": "bsgp",  # two reports of one model are the same file
     "text.color": INK,
     "text.parse_math": False,
     "xtick.color": GREY,

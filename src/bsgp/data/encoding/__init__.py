@@ -1,0 +1,1 @@
+"""Encoding of columns as a matrix of inputs, and of targets as numbers."""

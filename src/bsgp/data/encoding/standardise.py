@@ -1,0 +1,25 @@
+"""Standardisation of columns by the mean and standard deviation of the training rows."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+
+class Standardiser(NamedTuple):
+    """`(x - mean) / scale` per column. A constant column is centred only: its scale is 1."""
+
+    mean: np.ndarray
+    scale: np.ndarray
+
+    @classmethod
+    def fit(cls, X: np.ndarray) -> "Standardiser":
+        mean, scale = X.mean(axis=0), X.std(axis=0)
+        # by rounding, a constant column has a standard deviation of a few units in the last place
+        constant = scale <= 8.0 * np.finfo(X.dtype).eps * np.maximum(np.abs(mean), np.finfo(X.dtype).tiny)
+        return cls(mean, np.where(constant, 1.0, scale).astype(X.dtype))
+
+    def transform(self, X: np.ndarray) -> np.ndarray:
+        return (X - self.mean) / self.scale
+
+    def inverse(self, X: np.ndarray) -> np.ndarray:
+        return X * self.scale + self.mean

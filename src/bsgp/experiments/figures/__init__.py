@@ -1,0 +1,1 @@
+"""Parts of figures and tables that show our results beside the authors'."""

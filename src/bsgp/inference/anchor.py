@@ -1,0 +1,113 @@
+"""Anchored coordinates of u: a change of variables under which u stays put while Z and theta move.
+
+In whitened coordinates V the function depends on Z and the kernel: move one of them and the prediction moves, so that
+a chain crawls along narrow ridges between V, Z and theta. Here `V = m + L^-T xi`, with m and `H = L L^T` the mean and
+the precision of `p(V | y_a, Z, theta, noise)` given some anchor rows, as functions of everything else. The target stays
+the same for any anchor rows, with the Jacobian `-log |L|`. If all rows of a shallow model with Gaussian noise are
+anchors, xi is N(0, I) whatever the rest is: u is integrated out, and the chain runs over Z, theta and noise alone.
+"""
+
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax.scipy.linalg import solve_triangular
+from jaxtyping import Array, Float
+
+from bsgp.inference.objectives import AbstractObjective
+from bsgp.models.deep_gp import DeepGP
+from bsgp.models.likelihoods.base import AbstractLikelihood
+from bsgp.models.likelihoods.gaussian_noise import Gaussian
+from bsgp.models.linalg.numerics import LOG_2PI
+
+
+class Conditional(NamedTuple):
+    """`p(V | y_a, rest)` for each output, and the evidence with V integrated out."""
+
+    mean: Float[Array, "M P"]
+    root: Float[Array, "P M M"]
+    """Lower triangular factor L of the precision."""
+    log_evidence: Float[Array, ""]
+    """Log of the integral over V of prior times likelihood of the anchor rows."""
+
+    def to_V(self, xi: Float[Array, "M P"]) -> Float[Array, "M P"]:
+        # not `vmap`: see `programs.over_chains`
+        columns = [solve_triangular(root, xi[:, p], lower=True, trans=1) for p, root in enumerate(self.root)]
+        return self.mean + jnp.stack(columns, axis=1)
+
+    def to_xi(self, V: Float[Array, "M P"]) -> Float[Array, "M P"]:
+        return jax.vmap(lambda L, v: L.T @ v, (0, 1), 1)(self.root, V - self.mean)
+
+    @property
+    def log_det(self) -> Float[Array, ""]:
+        """Log Jacobian of `to_V`."""
+        return -jnp.sum(jnp.log(jnp.diagonal(self.root, axis1=1, axis2=2)))
+
+
+class Anchor(eqx.Module):
+    """Rows that define the coordinates of the last layer's u. Each counts `num_counted / n` times.
+
+    They pass through hidden layers by the layers' means: the map must be a function of the parameters alone.
+    """
+
+    X: Float[Array, "n D"]
+    y: Float[Array, "n P"]
+
+    @property
+    def num_rows(self) -> int:
+        return self.X.shape[0]
+
+    def conditional(self, model: DeepGP, num_counted: int | float, objective: AbstractObjective) -> Conditional:
+        """`p(V | y_a, rest)` of the last layer of a model."""
+        H = self.X
+        for layer in model.layers[:-1]:
+            H = layer.conditional(H).mean
+        A, residual = model.layers[-1].whitened(H)
+        return self.conditional_at(A, residual, model.likelihood, num_counted / self.num_rows, objective)
+
+    def conditional_at(
+        self,
+        A: list[Float[Array, "_ n"]],
+        residual: Float[Array, " n"],
+        likelihood: AbstractLikelihood,
+        times: float,
+        objective: AbstractObjective,
+    ) -> Conditional:
+        """`conditional` from the last layer's `whitened` at the anchor rows, each of which counts `times` times."""
+        assert isinstance(likelihood, Gaussian)  # for the type checker: `Target` takes no anchor otherwise
+        whole = jnp.concatenate(A)
+
+        def one_output(y, noise_variance):
+            variance = objective.anchor_noise(residual, noise_variance)
+            weight = jnp.sqrt(times / variance)
+            B, target = whole * weight[None, :], y * weight
+            root = jnp.linalg.cholesky(jnp.eye(whole.shape[0], dtype=whole.dtype) + _gram(B))
+            half = solve_triangular(root, B @ target, lower=True)
+            mean = solve_triangular(root, half, lower=True, trans=1)
+            log_likelihood = -0.5 * (jnp.sum(times * (LOG_2PI + jnp.log(variance)) + target**2) - jnp.sum(half**2))
+            log_likelihood = objective.evidence(log_likelihood, residual, noise_variance, times)
+            return mean, root, log_likelihood - jnp.sum(jnp.log(jnp.diag(root)))
+
+        num_targets = self.y.shape[1]
+        noise = jnp.broadcast_to(likelihood.noise_variance, (num_targets,))
+        outputs = [one_output(self.y[:, p], noise[p]) for p in range(num_targets)]
+        means, roots, log_evidence = zip(*outputs, strict=True)
+        return Conditional(jnp.stack(means, axis=1), jnp.stack(roots), jnp.sum(jnp.stack(log_evidence)))
+
+
+@jax.custom_vjp
+def _gram(B: Float[Array, "M n"]) -> Float[Array, "M M"]:
+    """`B B^T`; autodiff would multiply twice on the way back where once is enough."""
+    return B @ B.T
+
+
+def _gram_forward(B):
+    return B @ B.T, B
+
+
+def _gram_backward(B, cotangent):
+    return ((cotangent + cotangent.T) @ B,)
+
+
+_gram.defvjp(_gram_forward, _gram_backward)

@@ -1,0 +1,66 @@
+"""Log joint of the kernel and noise of an exact GP."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+from jaxtyping import Array, Float
+
+from bsgp.models.exact_gp import ExactGP, check_few_rows
+from bsgp.models.kernels import RBF, stationary
+from bsgp.models.likelihoods.base import AbstractLikelihood
+from bsgp.models.likelihoods.gaussian_noise import START_NOISE, Gaussian, check_gaussian
+from bsgp.models.parameters import DEFAULT_PRIORS
+from bsgp.runtime.checks import check_matrix
+
+
+class ExactTarget(eqx.Module):
+    """Log joint of an exact GP's kernel and noise given its data, in unconstrained coordinates."""
+
+    model: ExactGP
+
+    @property
+    def _is_data(self) -> ExactGP:
+        return eqx.tree_at(lambda m: (m.X, m.y), jax.tree.map(lambda _: False, self.model), (True, True))
+
+    @property
+    def data(self) -> ExactGP:
+        """The model with its data only; kernel and noise are None."""
+        return eqx.filter(self.model, self._is_data)
+
+    def start(self) -> ExactGP:
+        """Position of the model: its unconstrained kernel and noise; the data are None."""
+        free = eqx.filter(self.model, self._is_data, inverse=True)
+        return _map_with_prior(lambda prior, leaf: prior.bijector.inverse(leaf), free)
+
+    def constrain_free(self, position: ExactGP) -> ExactGP:
+        """Kernel and likelihood at a position; the data are None."""
+        return _map_with_prior(lambda prior, leaf: prior.bijector.forward(leaf), position)
+
+    def constrain(self, position: ExactGP) -> ExactGP:
+        """Model at a position, with the data."""
+        return eqx.combine(self.constrain_free(position), self.data)
+
+    def log_joint(self, position: ExactGP) -> Float[Array, ""]:
+        """Log prior plus log marginal likelihood, as a density over unconstrained coordinates."""
+
+        def log_prior(prior, leaf):
+            return jnp.sum(prior.log_prob(prior.bijector.forward(leaf)) + prior.bijector.log_det(leaf))
+
+        terms = jax.tree.leaves(_map_with_prior(log_prior, position))
+        return self.constrain(position).log_marginal_likelihood() + sum(terms)
+
+
+def _map_with_prior(function, tree: ExactGP) -> ExactGP:
+    """`function(prior, leaf)` of every leaf."""
+    return jtu.tree_map_with_path(lambda path, leaf: function(DEFAULT_PRIORS[path[-1].name], leaf), tree)
+
+
+def exact_target(X, y, likelihood: AbstractLikelihood) -> ExactTarget:
+    """Target of the exact GP of a small table, with kernel and noise at their starting values."""
+    likelihood = check_gaussian("exact-gp", likelihood)
+    check_few_rows(X)
+    X = jnp.asarray(check_matrix("X", X))
+    y = jnp.asarray(likelihood.check_targets(check_matrix("y", y, rows=X.shape[0])), X.dtype)
+    noise = Gaussian(jnp.full_like(likelihood.noise_variance, START_NOISE), likelihood.shared_by)
+    return ExactTarget(ExactGP(stationary(RBF, X.shape[1], X.dtype, variance=1.0), noise, X, y))

@@ -1,0 +1,222 @@
+"""bsgp, the paper's method, and its two ablations: u, Z, theta and noise by stochastic-gradient HMC.
+
+The default recipe is what `docs/recipe.md` describes; the paper's recipe is what the authors did.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from bsgp.data.store.sources import ArraySource, as_source
+from bsgp.inference.checkpoints import Checkpoints
+from bsgp.inference.history import Report
+from bsgp.inference.objectives import OBJECTIVES
+from bsgp.inference.sghmc_plan import Plan
+from bsgp.methods.fit import Fit
+from bsgp.methods.memory import memory_of_chains
+from bsgp.methods.method import Method, Task
+from bsgp.methods.options import Options
+from bsgp.methods.recipe import ProblemSize, Recipe, fit_with_recipe, scaled
+from bsgp.models.inducing_priors import AbstractInducingPrior
+from bsgp.models.likelihoods.base import AbstractLikelihood
+from bsgp.models.priors import Exp, Flat, LogNormal
+from bsgp.runtime.checks import check_count, check_option
+from bsgp.runtime.memory import check_memory
+from bsgp.runtime.mesh import Layout, mesh_shape
+
+PLAIN_PLAN = Plan(adam_steps=4_000, burn_in=8_192, thinning=32)
+"""Plan for likelihoods whose u cannot be anchored: 20,384 gradient evaluations, more with a longer warm start."""
+LATENT_VARIANCE_PRIOR = LogNormal.with_median(1.0, scale=2.0)
+"""Kernel variance of latent functions without units: one that separates classes well may be of any size."""
+SMALL_TABLE, MANY_ROWS = 1_000, 5_000
+
+
+# -- recipes -----------------------------------------------------------------------------------------------------
+
+
+def default_recipe(size: ProblemSize) -> Recipe:
+    """One recipe for all data sets and depths; docs/recipe.md says how it was found.
+
+    Up to 1,000 rows all of them anchor u, which a single layer then integrates out, and chains are short. More rows
+    make the posterior narrower and put it farther from the start: the warm start is longer, and more inducing points
+    are worth their cost. Hidden layers then take twice as long to find their shape.
+    """
+    if size.num_rows <= SMALL_TABLE:
+        plan = Plan(adam_steps=2_500, burn_in=2_560, thinning=12, batch_size=500)
+        num_inducing, num_anchor = min(100, size.num_rows), size.num_rows
+    elif size.num_rows <= MANY_ROWS:
+        plan = Plan(adam_steps=5_000, burn_in=3_200, thinning=20, batch_size=1_000)
+        num_inducing, num_anchor = 100, 500
+    elif size.depth > 1:
+        plan = Plan(adam_steps=16_000, burn_in=7_680, thinning=64, batch_size=1_000)
+        num_inducing, num_anchor = 100, 500
+    else:
+        plan = Plan(adam_steps=8_000, burn_in=3_840, thinning=32, batch_size=1_000)
+        num_inducing, num_anchor = 128, 500
+    recipe = Recipe("default", num_inducing=num_inducing, plan=plan, num_anchor=num_anchor, start_noise=0.01)
+    return recipe if size.is_gaussian else _without_anchor(recipe, size)
+
+
+def _without_anchor(recipe: Recipe, size: ProblemSize) -> Recipe:
+    """Longer chains instead of better coordinates, and with many rows a mass that learns from gradient noise."""
+    plan = replace(PLAIN_PLAN, adam_steps=max(PLAIN_PLAN.adam_steps, recipe.plan.adam_steps))
+    recipe = replace(recipe, plan=plan, num_anchor=None, priors={"variance": LATENT_VARIANCE_PRIOR})
+    if size.num_rows <= MANY_ROWS:
+        return recipe
+    return replace(
+        recipe,
+        plan=replace(plan, adaptation="fisher"),
+        priors={
+            "variance": LogNormal.with_median(1.0, scale=5.0),
+            "lengthscales": LogNormal.with_median(size.num_inputs**0.5, scale=3.0),
+        },
+        stays_near_start=True,
+    )
+
+
+def paper_recipe(size: ProblemSize) -> Recipe:
+    """The authors' own settings (docs/method.md): 210,000 updates from a cold start, and a noise that is optimised."""
+    plan = Plan(
+        adam_steps=0,
+        burn_in=210_000,
+        step_size=0.01,
+        integrator="euler",
+        adaptation="paper",
+        optimise_every=21,
+        window=64,
+        start_spread=0.0,
+        chunk=21 * 32,
+    )
+    return Recipe(
+        "paper",
+        num_inducing=min(100, size.num_rows),
+        plan=plan,
+        treatment={"noise": "optimise"},
+        shares_noise=True,
+        priors={"noise_variance": Flat(Exp())},
+    )
+
+
+RECIPES: dict[str, Callable[[ProblemSize], Recipe]] = {"default": default_recipe, "paper": paper_recipe}
+
+
+def named_recipe(name: str, size: ProblemSize) -> Recipe:
+    """A recipe of `RECIPES` for a problem of this size."""
+    return RECIPES[check_option("recipe", name, list(RECIPES))](size)
+
+
+# -- fitting -----------------------------------------------------------------------------------------------------
+
+
+def fit(
+    X,
+    y,
+    likelihood: AbstractLikelihood,
+    key: Array,
+    *,
+    recipe: Recipe | str = "default",
+    depth: int = 1,
+    inducing_prior: AbstractInducingPrior | None = None,
+    num_chains: int = 1,
+    report: Report | None = None,
+    checkpoints: Checkpoints | None = None,
+    layout: Layout | None = None,
+) -> Fit:
+    """Fit standardised `X [N D]`, `y [N P]`, or a source and None, with a recipe or the name of one."""
+    source, depth = as_source(X, y), check_count("depth", depth)
+    if isinstance(recipe, str):
+        recipe = named_recipe(recipe, ProblemSize.of(source, likelihood, depth))
+    return fit_with_recipe(
+        source, likelihood, key,
+        recipe=recipe, depth=depth, inducing_prior=inducing_prior, num_chains=num_chains, report=report,
+        checkpoints=checkpoints, layout=layout,
+    )  # fmt: skip
+
+
+def recipe_of(task: Task) -> Recipe:
+    """The recipe that a user's options name, with the blocks optimised that the method optimises."""
+    recipe = named_recipe(task.options.recipe, ProblemSize.of(task.source, task.likelihood, task.options.depth))
+    treatment = {**recipe.treatment, **task.method.optimised}
+    return replace(recipe, objective=OBJECTIVES[task.options.objective], treatment=treatment)
+
+
+def with_options(recipe: Recipe, options: Options, num_rows: int) -> Recipe:
+    """A recipe changed by the user's options."""
+    recipe = scaled(recipe, min(options.num_inducing or recipe.num_inducing, num_rows), options.effort)
+    plan = replace(recipe.plan, max_seconds=options.max_seconds, thinning=options.thinning or recipe.plan.thinning)
+    return replace(recipe, plan=plan, likelihood_power=options.likelihood_power)
+
+
+def fit_by_sghmc(task: Task, recipe: Recipe) -> Fit:
+    """Fit a task with a recipe, changed by the user's options."""
+    options = task.options
+    recipe = with_options(recipe, options, task.num_rows)
+    check_memory(_memory_of(task, recipe), "Lower `num_inducing`, `num_chains` or `depth`, or leave rows on disk.")
+    return fit_with_recipe(
+        task.source, task.likelihood, task.key,
+        recipe=recipe,
+        depth=options.depth,
+        inducing_prior=options.prior_on_inducing_inputs,
+        num_chains=options.num_chains,
+        report=task.report,
+        checkpoints=task.checkpoints,
+        layout=None if options.mesh is None else Layout(mesh_shape(options.mesh)),
+        target_key=task.target_key,
+    )  # fmt: skip
+
+
+def _memory_of(task: Task, recipe: Recipe) -> int:
+    source, plan = task.source, recipe.plan
+    return memory_of_chains(
+        num_rows=source.num_rows,
+        num_inputs=source.num_inputs,
+        num_targets=task.likelihood.num_latent(source.num_targets),
+        num_inducing=recipe.num_inducing,
+        depth=task.options.depth,
+        num_chains=task.options.num_chains,
+        num_draws=plan.num_draws,
+        batch_size=min(plan.batch_size, source.num_rows),
+        updates_per_chunk=max(plan.chunk, plan.thinning),
+        itemsize=jnp.result_type(float).itemsize,
+        is_streamed=not isinstance(source, ArraySource),
+        learns_axes=plan.adaptation == "fisher",
+    )
+
+
+def _fit(task: Task) -> Fit:
+    return fit_by_sghmc(task, recipe_of(task))
+
+
+BSGP = Method(
+    name="bsgp",
+    about="Fully Bayesian sparse or deep Gaussian process by stochastic-gradient HMC.",
+    objectives=("fitc", "vfe"),
+    u="sample",
+    Z="sample",
+    theta="sample",
+    noise="sample",
+    fit=_fit,
+    is_deep=True,
+    has_chains=True,
+    can_checkpoint=True,
+    can_add_draws=True,
+    can_stream=True,
+    can_use_mesh=True,
+    can_temper=True,
+)
+Z_OPTIMISED = replace(
+    BSGP,
+    name="bsgp-z-optimised",
+    about="bsgp with its inducing inputs optimised: the ablation {u, theta}.",
+    Z="optimise",
+)
+U_SAMPLED = replace(
+    BSGP,
+    name="bsgp-u",
+    about="bsgp with only its inducing variables sampled: the ablation {u}.",
+    Z="optimise",
+    theta="optimise",
+    noise="optimise",
+)

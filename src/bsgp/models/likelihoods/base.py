@@ -1,0 +1,78 @@
+"""Interface of likelihoods: `p(y | f)` and its two integrals over Gaussian f, `E log p` (VFE) and `log E p` (FITC).
+
+Both integrals are returned per row and output, `[N P]`, for latent marginals `f` of the same shape. A categorical label
+is one output, `[N 1]`, with one latent function per class. `bsgp.Target` sums over rows.
+"""
+
+import abc
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.special import logsumexp
+from jaxtyping import Array, Float
+
+from bsgp.models.linalg.numerics import LOG_2PI, Marginals, gauss_hermite
+
+NUM_QUADRATURE_POINTS = 32
+
+
+def normal_log_prob(y: Array, mean: Array, variance: Array) -> Array:
+    """Elementwise `log N(y | mean, variance)`."""
+    return -0.5 * (LOG_2PI + jnp.log(variance) + (y - mean) ** 2 / variance)
+
+
+def quadrature_nodes(f: Marginals, num_points: int) -> tuple[Array, Array]:
+    """Gauss-Hermite nodes `[Q N P]` under `f`, and their weights `[Q 1 1]`."""
+    nodes, weights = (jnp.asarray(v, f.mean.dtype)[:, None, None] for v in gauss_hermite(num_points))
+    # the floor keeps the slope of the square root finite at zero variance
+    scale = jnp.sqrt(jnp.maximum(f.variance, float(jnp.finfo(f.mean.dtype).tiny) ** 0.5))
+    return f.mean[None] + scale[None] * nodes, weights
+
+
+class AbstractLikelihood(eqx.Module):
+    """`p(y | f)` for one kind of target."""
+
+    @abc.abstractmethod
+    def num_latent(self, num_targets: int) -> int:
+        """Number of latent functions for `num_targets` columns of y."""
+
+    @abc.abstractmethod
+    def check_targets(self, y) -> np.ndarray:
+        """Returns `y [N P]` as floats, or raises a `ValueError` that says what is wrong with it."""
+
+    @abc.abstractmethod
+    def log_prob(self, y: Array, f: Array) -> Array:
+        """`log p(y | f)` at given latent values."""
+
+    @abc.abstractmethod
+    def expected_log_prob(self, y: Float[Array, "N P"], f: Marginals) -> Float[Array, "N P"]:
+        """`E log p(y | f)`, the VFE integral."""
+
+    @abc.abstractmethod
+    def log_expected_prob(self, y: Float[Array, "N P"], f: Marginals) -> Float[Array, "N P"]:
+        """`log E p(y | f)`, the FITC integral and the predictive log density."""
+
+    @abc.abstractmethod
+    def predict(self, f: Marginals) -> Marginals:
+        """Mean and variance of y under the marginals."""
+
+    @abc.abstractmethod
+    def cdf(self, y: Float[Array, "N P"], f: Marginals) -> Float[Array, "N P"]:
+        """`P(Y <= y)` under the marginals; a `ValueError` for classes, which have no order."""
+
+    @abc.abstractmethod
+    def sample(self, key: Array, f: Array) -> Array:
+        """One draw of y per latent value."""
+
+
+def expected_log_prob_by_quadrature(likelihood: AbstractLikelihood, y, f: Marginals) -> Array:
+    """`E log p(y | f)` by Gauss-Hermite quadrature."""
+    nodes, weights = quadrature_nodes(f, NUM_QUADRATURE_POINTS)
+    return jnp.sum(weights * likelihood.log_prob(y[None], nodes), axis=0)
+
+
+def log_expected_prob_by_quadrature(likelihood: AbstractLikelihood, y, f: Marginals) -> Array:
+    """`log E p(y | f)` by Gauss-Hermite quadrature."""
+    nodes, weights = quadrature_nodes(f, NUM_QUADRATURE_POINTS)
+    return logsumexp(jnp.log(weights) + likelihood.log_prob(y[None], nodes), axis=0)

@@ -1,0 +1,141 @@
+"""Likelihoods of class labels: two classes, and several."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+from jax.scipy.special import log_ndtr, logsumexp
+from jaxtyping import Array, Float
+
+from bsgp.models.likelihoods.base import (
+    NUM_QUADRATURE_POINTS,
+    AbstractLikelihood,
+    expected_log_prob_by_quadrature,
+    log_expected_prob_by_quadrature,
+)
+from bsgp.models.linalg.numerics import Marginals, gauss_hermite, normal_lattice
+from bsgp.runtime.checks import check_count, check_matrix, check_option
+
+
+def _refuse_order(kind: str):
+    raise ValueError(f"Quantiles need an ordered target, got a {kind} likelihood. Use the class probabilities instead.")
+
+
+class Bernoulli(AbstractLikelihood):
+    """Two classes, y in {0, 1}. The FITC integral is in closed form for the probit link, by quadrature for logit."""
+
+    link: str = eqx.field(static=True, default="probit")
+
+    def __check_init__(self):
+        check_option("link", self.link, ("probit", "logit"))
+
+    def num_latent(self, num_targets):
+        return num_targets
+
+    def check_targets(self, y):
+        y = check_matrix("y", y)
+        labels = np.unique(y)
+        if not np.isin(labels, (0.0, 1.0)).all():
+            raise ValueError(
+                f"`y` must hold the labels 0 and 1, got {labels[:5].tolist()}. Encode the classes as 0 and 1."
+            )
+        if (np.ptp(y, axis=0) == 0).any():
+            raise ValueError(
+                f"`y` must hold both classes, got only {labels.tolist()}. Pass rows of the other class too."
+            )
+        return y
+
+    def log_prob(self, y, f):
+        signed = (2.0 * y - 1.0) * f
+        return log_ndtr(signed) if self.link == "probit" else jax.nn.log_sigmoid(signed)
+
+    def expected_log_prob(self, y, f):
+        return expected_log_prob_by_quadrature(self, y, f)
+
+    def log_expected_prob(self, y, f):
+        if self.link == "logit":
+            return log_expected_prob_by_quadrature(self, y, f)
+        return log_ndtr((2.0 * y - 1.0) * f.mean / jnp.sqrt(1.0 + f.variance))
+
+    def predict(self, f):
+        probability = jnp.exp(self.log_expected_prob(jnp.ones_like(f.mean), f))
+        return Marginals(probability, probability * (1.0 - probability))
+
+    def cdf(self, y, f):
+        _refuse_order("two-class")
+
+    def sample(self, key, f):
+        return jr.bernoulli(key, jnp.exp(self.log_prob(jnp.ones_like(f), f))).astype(f.dtype)
+
+
+class Categorical(AbstractLikelihood):
+    """`num_classes` classes, y in {0, ..., K-1}, one latent function per class: the multinomial probit.
+
+    `p(y = c | f) = P(f_c + e_c > f_j + e_j for all j)` with standard normal e. For independent Gaussian f,
+    `E p(y = c | f) = E_t prod_{j != c} Phi((t - m_j) / sqrt(1 + v_j))` with `t ~ N(m_c, 1 + v_c)`: the K-dimensional
+    FITC integral reduces to one dimension. The VFE integral does not; it is a mean over fixed quasi-random points.
+    """
+
+    num_classes: int = eqx.field(static=True)
+    num_lattice_points: int = eqx.field(static=True, default=64)
+
+    def __check_init__(self):
+        check_count("num_classes", self.num_classes, minimum=2)
+        check_count("num_lattice_points", self.num_lattice_points, minimum=2)
+
+    def num_latent(self, num_targets):
+        return self.num_classes
+
+    def check_targets(self, y):
+        y = check_matrix("y", y, columns=1)
+        labels = np.unique(y)
+        if not np.isin(labels, np.arange(self.num_classes)).all():
+            raise ValueError(
+                f"`y` must hold labels 0 to {self.num_classes - 1}, got {labels[:8].tolist()}. "
+                "Encode the classes as whole numbers from 0, or raise `num_classes`."
+            )
+        if labels.size == 1:
+            raise ValueError(
+                f"`y` must hold at least two classes, got only {labels.tolist()}. Pass rows of other classes."
+            )
+        return y
+
+    def log_prob(self, y, f):
+        return self.log_expected_prob(y, Marginals(f, jnp.zeros_like(f)))
+
+    def log_expected_prob(self, y, f):
+        return jnp.take_along_axis(self.log_probabilities(f), y.astype(jnp.int32), axis=1)
+
+    def log_probabilities(self, f: Marginals) -> Float[Array, "N K"]:
+        """`log E p(y = c | f)` for every class, normalised over classes."""
+        nodes, weights = gauss_hermite(NUM_QUADRATURE_POINTS)
+        spread = jnp.sqrt(1.0 + f.variance)
+        t = f.mean[None] + spread[None] * jnp.asarray(nodes, f.mean.dtype)[:, None, None]  # [Q N K]
+        below = log_ndtr((t[:, :, :, None] - f.mean[None, :, None, :]) / spread[None, :, None, :])  # [Q N K K]
+        others = 1.0 - jnp.eye(self.num_classes, dtype=f.mean.dtype)
+        log_terms = jnp.sum(below * others[None, None], axis=-1)
+        log_p = logsumexp(jnp.log(jnp.asarray(weights, f.mean.dtype))[:, None, None] + log_terms, axis=0)
+        return jax.nn.log_softmax(log_p, axis=1)  # by quadrature the probabilities sum to one only approximately
+
+    def expected_log_prob(self, y, f):
+        points = jnp.asarray(normal_lattice(self.num_lattice_points, self.num_classes), f.mean.dtype)
+        scale = jnp.sqrt(jnp.maximum(f.variance, float(jnp.finfo(f.mean.dtype).tiny) ** 0.5))
+
+        def at(total, point):
+            return total + self.log_prob(y, f.mean + scale * point[None, :]), None
+
+        total, _ = jax.lax.scan(at, jnp.zeros_like(y), points)
+        return total / points.shape[0]
+
+    def predict(self, f):
+        """Probability of each class `[N K]` and its Bernoulli variance."""
+        probability = jnp.exp(self.log_probabilities(f))
+        return Marginals(probability, probability * (1.0 - probability))
+
+    def cdf(self, y, f):
+        _refuse_order("categorical")
+
+    def sample(self, key, f):
+        noisy = f + jr.normal(key, f.shape, f.dtype)
+        return jnp.argmax(noisy, axis=-1, keepdims=True).astype(f.dtype)

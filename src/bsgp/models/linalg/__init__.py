@@ -1,0 +1,1 @@
+"""Numerical methods shared by models: conditionals, quadrature, conjugate gradients."""

@@ -1,0 +1,163 @@
+"""Compiled functions of the predictive distribution, the mixture over draws. Model arrays have one axis of draws."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+from jaxtyping import Array, PyTree
+
+from bsgp.models.likelihoods.classes import Categorical
+from bsgp.models.likelihoods.counts import nearest_target
+from bsgp.models.linalg.numerics import log_mean_exp
+from bsgp.models.model import AbstractModel
+
+NUM_BISECTIONS = 60
+
+
+class Tiling(NamedTuple):
+    """Split of the rows into tiles, and number of passes through each draw."""
+
+    tiles: int
+    """Number of equal parts that the rows are split into."""
+    passes: int
+    """Number of passes of all rows through each draw, each with new draws of the hidden layers."""
+
+
+def _map_draws(function: Callable, model: AbstractModel, tiling: Tiling, key: Array, X: Array):
+    """Stacks `function(draw, f)` over all draws and passes, where `f` are the latent marginals at X.
+
+    Each draw is factorised once, and X goes through it in tiles, so M x rows arrays exist for a single tile only.
+    """
+
+    def one_draw(at):
+        draw, draw_key = at
+        factors = draw.factors()
+
+        def one_pass(pass_key):
+            split = X.reshape(tiling.tiles, -1, X.shape[1]), jr.split(pass_key, tiling.tiles)
+            f = jax.lax.map(lambda tile: draw.propagate(*tile, factors), split)
+            return function(draw, jax.tree.map(lambda a: a.reshape(X.shape[0], -1), f))
+
+        return jax.lax.map(one_pass, jr.split(draw_key, tiling.passes))
+
+    each = jax.lax.map(one_draw, (model, jr.split(key, jax.tree.leaves(model)[0].shape[0])))
+    return jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), each)
+
+
+def _repeat_draws(tree: PyTree, times: int) -> PyTree:
+    """Repeats every draw `times` times along the first axis."""
+    return tree if times == 1 else jax.tree.map(lambda x: jnp.repeat(x, times, axis=0), tree)
+
+
+@eqx.filter_jit
+def per_draw_moments(model, tiling, key, X):
+    """Mean and variance of y under every draw and pass."""
+    return tuple(_map_draws(lambda draw, f: draw.likelihood.predict(f), model, tiling, key, X))
+
+
+@eqx.filter_jit
+def moments(model, tiling, key, X):
+    """Mean and variance of the mixture."""
+    mean, variance = per_draw_moments(model, tiling, key, X)
+    return jnp.mean(mean, axis=0), jnp.mean(variance, axis=0) + jnp.var(mean, axis=0)
+
+
+@eqx.filter_jit
+def log_density(model, tiling, key, X, y):
+    """Log density of the mixture at y."""
+    each = _map_draws(lambda draw, f: draw.likelihood.log_expected_prob(y, f), model, tiling, key, X)
+    return log_mean_exp(each, axis=0)
+
+
+@eqx.filter_jit
+def cdf(model, tiling, key, X, y):
+    """Distribution function of the mixture at y."""
+    return jnp.mean(_map_draws(lambda draw, f: draw.likelihood.cdf(y, f), model, tiling, key, X), axis=0)
+
+
+@eqx.filter_jit
+def crps(model, tiling, key, X, y, samples_per_draw):
+    """`E|Y - y| - E|Y - Y'| / 2` from samples of y; the second mean, over pairs, comes from their order statistics."""
+    row_key, latent_key, noise_key = jr.split(key, 3)
+    latent = _repeat_draws(_map_draws(lambda draw, f: f, model, tiling, row_key, X), samples_per_draw)  # [S N P]
+    likelihoods = _repeat_draws(model.likelihood, tiling.passes * samples_per_draw)
+    num = latent.mean.shape[0]
+    f = latent.mean + jnp.sqrt(latent.variance) * jr.normal(latent_key, latent.mean.shape, X.dtype)
+    drawn = jax.vmap(lambda likelihood, k, f: likelihood.sample(k, f))(likelihoods, jr.split(noise_key, num), f)
+    weights = jnp.asarray(2.0 * np.arange(1, num + 1) - num - 1.0, X.dtype)
+    between = 2.0 * jnp.tensordot(weights, jnp.sort(drawn, axis=0), axes=1) / (num * max(num - 1.0, 1.0))
+    return jnp.mean(jnp.abs(drawn - y[None]), axis=0) - 0.5 * between
+
+
+@eqx.filter_jit
+def quantiles(model, tiling, key, X, levels):
+    """Quantiles by bisection of the mixture's distribution function, within 40 standard deviations of its mean."""
+    latent = _map_draws(lambda draw, f: f, model, tiling, key, X)  # [S N P]
+    likelihoods = _repeat_draws(model.likelihood, tiling.passes)
+
+    def distribution(y):
+        return jnp.mean(jax.vmap(lambda lik, f: lik.cdf(y, f))(likelihoods, latent), axis=0)
+
+    each = jax.vmap(lambda lik, f: lik.predict(f))(likelihoods, latent)
+    reach = 40.0 * jnp.sqrt(jnp.mean(each.variance, axis=0) + jnp.var(each.mean, axis=0))
+    centre = jnp.mean(each.mean, axis=0)
+
+    def bisect(level):
+        def halve(bracket, _):
+            low, high = bracket
+            middle = 0.5 * (low + high)
+            above = distribution(middle) > level
+            return (jnp.where(above, low, middle), jnp.where(above, middle, high)), None
+
+        (low, high), _ = jax.lax.scan(halve, (centre - reach, centre + reach), None, length=NUM_BISECTIONS)
+        return nearest_target(likelihoods, 0.5 * (low + high))
+
+    return jnp.moveaxis(jax.lax.map(bisect, jnp.asarray(levels, X.dtype)), 0, -1)
+
+
+@eqx.filter_jit
+def sample_functions(model, X, keys):
+    """One latent function per draw."""
+    return jax.lax.map(lambda at: at[0].sample_function(X, at[1]), (model, keys))
+
+
+@eqx.filter_jit
+def sample_targets(model, X, keys):
+    """One function per draw, with the likelihood's noise."""
+
+    def one(at):
+        draw, key = at
+        function_key, noise_key = jr.split(key)
+        return draw.likelihood.sample(noise_key, draw.sample_function(X, function_key))
+
+    return jax.lax.map(one, (model, keys))
+
+
+@eqx.filter_jit
+def at_targets(model, tiling, key, X, y):
+    """Mean of the mixture, and its log density and distribution function at y."""
+
+    def each(draw, f):
+        likelihood = draw.likelihood
+        return likelihood.predict(f).mean, likelihood.log_expected_prob(y, f), likelihood.cdf(y, f)
+
+    mean, log_density, cdf = _map_draws(each, model, tiling, key, X)
+    return jnp.mean(mean, axis=0), log_mean_exp(log_density, axis=0), jnp.mean(cdf, axis=0)
+
+
+@eqx.filter_jit
+def log_probabilities(model, tiling, key, X):
+    """Log probability of every class under the mixture; for two classes both, because `1 - p` loses digits near 1."""
+
+    def each(draw, f):
+        likelihood = draw.likelihood
+        if isinstance(likelihood, Categorical):
+            return likelihood.log_probabilities(f)
+        labels = jnp.zeros_like(f.mean), jnp.ones_like(f.mean)
+        return jnp.concatenate([likelihood.log_expected_prob(label, f) for label in labels], axis=1)
+
+    return log_mean_exp(_map_draws(each, model, tiling, key, X), axis=0)

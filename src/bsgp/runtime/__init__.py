@@ -1,0 +1,1 @@
+"""Services for all other rooms: input checks, errors, files, compiled programs, memory, processes, progress."""
