@@ -8,6 +8,7 @@ import ast
 import re
 import sys
 import tomllib
+import warnings
 from collections import defaultdict
 from collections.abc import Callable
 from importlib import import_module
@@ -124,6 +125,7 @@ def files_passed(call: Callable[[], object]) -> set[str]:
 def fit_and_predict() -> dict[str, set[str]]:
     """The files on the way of a small fit and of a prediction, once all modules are imported."""
     import numpy as np
+    from sklearn.exceptions import ConvergenceWarning
 
     import bsgp
 
@@ -133,6 +135,7 @@ def fit_and_predict() -> dict[str, set[str]]:
     rng = np.random.default_rng(0)
     X = rng.standard_normal((60, 2))
     model = bsgp.BSGPRegressor(num_inducing=5, effort=0.01, random_state=0)
+    warnings.simplefilter("ignore", ConvergenceWarning)
     return {
         "fit": files_passed(lambda: model.fit(X, np.sin(X[:, 0]))),
         "predict": files_passed(lambda: model.predict(X)),

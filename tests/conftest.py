@@ -1,13 +1,21 @@
 """Strict settings: nothing is promoted or reused in silence, shapes are checked, warnings are errors."""
 
+import atexit
 import logging
 import os
+import shutil
+import tempfile
 from pathlib import Path
 
 for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):  # two workers on two cores: more threads would only wait
     os.environ.setdefault(name, "1")
 # for this process and those that tests start: they compile more than they compute
 os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
+
+if "JAX_COMPILATION_CACHE_DIR" not in os.environ:  # workers and processes of tests share what one has compiled
+    compiled = tempfile.mkdtemp(prefix="bsgp-tests-")
+    os.environ |= {"JAX_COMPILATION_CACHE_DIR": compiled, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.1"}
+    atexit.register(shutil.rmtree, compiled, ignore_errors=True)
 
 import jax  # noqa: E402
 
@@ -35,7 +43,11 @@ import numpy as np  # noqa: E402
 import pytest  # noqa: E402
 from hypothesis import settings  # noqa: E402
 
+import bsgp.methods.method  # noqa: E402
 from bsgp.runtime.compilation import release_compiled_programs  # noqa: E402
+
+DEFAULT_NUM_CHAINS = bsgp.methods.method.NUM_CHAINS
+bsgp.methods.method.NUM_CHAINS = 1  # tests that need more chains ask for them: four cost twice the time of the suite
 
 # the first example compiles, so a deadline would measure the compiler; no example database: runs do not depend on it
 settings.register_profile("bsgp", deadline=None, derandomize=True, database=None)
@@ -64,6 +76,13 @@ def _compiled_programs_released():
 def _resident_bytes() -> int:
     statm = Path("/proc/self/statm")
     return int(statm.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") if statm.exists() else 0
+
+
+@pytest.fixture
+def default_num_chains(monkeypatch) -> int:
+    """As many chains as users get, also for fits of the test that asks for this."""
+    monkeypatch.setattr(bsgp.methods.method, "NUM_CHAINS", DEFAULT_NUM_CHAINS)
+    return DEFAULT_NUM_CHAINS
 
 
 @pytest.fixture

@@ -146,7 +146,7 @@ def test_report_is_written_beside_the_model(work, capsys):
         (["--target", "price", "--depth", "0"], "depth"),
         (["--target", "price", "--method", "magic"], "magic"),
         (["--target", "price", "--likelihood-power", "0"], "likelihood_power"),
-        (["--target", "price", "--chains", "none"], "none"),
+        (["--target", "price", "--chains", "four"], "four"),
         (["--target", "price", "--speed", "11"], "speed"),
         ([], "target"),
     ],

@@ -53,7 +53,8 @@ def test_an_earlier_model_predicts_the_same_also_when_it_is_saved_again(name, ne
 def test_an_earlier_model_keeps_its_diagnostics(name):
     stored = json.loads((FOLDER / name / "posterior.json").read_text())["meta"]["diagnostics"]
     found = bsgp.load(FOLDER / name).diagnostics_
-    assert found.trustworthy == EXPECTED[name]["verdict"].startswith("Trust it")
+    # today's rule asks for more than that of 0.1.0, which called one chain "Trust it"
+    assert found.grade == ("not sampled" if stored["move"] is not None else "not converged")
     assert (found.num_chains, found.num_draws) == (stored["num_chains"], stored["num_draws"])
     assert list(found.warnings) == stored["warnings"]
     assert found.temperature == stored["temperature"]

@@ -104,7 +104,7 @@ def test_the_record_of_a_short_run_follows_from_its_posterior(folder, fitted):
         draws = np.asarray(fit.posterior.predictive_draws(held.X_test, jr.key(9)).mean[..., 0], np.float64)
     probability, label = draws.mean(axis=(0, 1)), held.y_test[:, 0]
     assert (record["num_train"], record["num_test"], record["num_rows"]) == (540, 60, 54_422)
-    assert (record["source"], record["num_inducing"], record["num_draws"]) == ("staged", 5, 256)
+    assert (record["source"], record["num_inducing"], record["num_draws"]) == ("staged", 5, 128)
     assert record["evaluations"] == fit.history.evaluations
     assert record["cpu_seconds"] > 0
     assert_allclose(record["test_error"], np.mean((probability > 0.5) != label))

@@ -18,7 +18,9 @@ def short_recipes(num_draws: int = 16, max_steps: int | None = None, **plan) -> 
     def shorten(make):
         def short(size):
             recipe = make(size)
-            return replace(recipe, plan=replace(recipe.plan, **plan))
+            # a warm start is by Adam or by L-BFGS: a plan for the one is not for the other
+            chosen = {name: value for name, value in plan.items() if name != "adam_steps" or recipe.plan.adam_steps}
+            return replace(recipe, plan=replace(recipe.plan, **chosen))
 
         return short
 

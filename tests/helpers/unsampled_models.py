@@ -25,9 +25,11 @@ def prior_draws(num_draws: int) -> Iterator[None]:
 def _draw(method, source, _, likelihood, key, *, options, num_draws, **ignored) -> Fit:
     start = init_deep_gp(
         source.X, likelihood, key,
-        num_targets=source.num_targets, num_inducing=options.num_inducing, depth=options.depth,
+        num_targets=source.num_targets,
+        num_inducing=min(options.num_inducing, source.num_rows),
+        depth=options.depth,
     )  # fmt: skip
-    shape, rng = (options.num_chains, num_draws), np.random.default_rng(0)
+    shape, rng = (options.num_chains or 1, num_draws), np.random.default_rng(0)
     draws = jax.tree.map(
         lambda leaf: jax.numpy.asarray(np.asarray(leaf) * np.exp(0.1 * rng.standard_normal((*shape, *leaf.shape)))),
         start,

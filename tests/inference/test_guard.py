@@ -7,11 +7,12 @@ import pytest
 from problems import tiny_target
 
 import bsgp.inference.guard
-import bsgp.inference.phases
 from bsgp import DivergenceError, Plan, sample
 from bsgp.inference.checkpoints import Checkpoints
+from bsgp.inference.chunk_runner import MAX_SET_BACK, ChunkRunner
 from bsgp.inference.events import Dropped, Hot, SetBack
 from bsgp.inference.guard import faults
+from bsgp.inference.programs import adam_chunk, sample_chunk
 
 PLAN = Plan(adam_steps=20, burn_in=40, num_draws=8, thinning=5, batch_size=10, chunk=10)
 
@@ -32,15 +33,20 @@ def test_faults_are_found_by_chain_with_their_place():
 
 
 class Sabotage:
-    """Spoils a chain in chosen calls of `sample_chunk`; None are all."""
+    """Spoils a chain in chosen chunks of updates; None are all. Repeated chunks count."""
 
     def __init__(self, monkeypatch, chain, calls, value=np.nan):
         self.chain, self.calls, self.value = chain, calls, value
-        self.count, self.num_chains, self.real = 0, 0, bsgp.inference.phases.sample_chunk
-        monkeypatch.setattr(bsgp.inference.phases, "sample_chunk", self)
+        self.count, self.num_chains = 0, 0
+        real = ChunkRunner.run
+        monkeypatch.setattr(
+            ChunkRunner, "run", lambda run, program, *rest: self.spoil(program, real(run, program, *rest))
+        )
 
-    def __call__(self, target, plan, chains, *rest):
-        after, positions, info = self.real(target, plan, chains, *rest)
+    def spoil(self, program, done):
+        if program is not sample_chunk:
+            return done
+        after, positions, info = done
         self.count += 1
         self.num_chains = max(self.num_chains, info.energy.shape[0])
         is_there = info.energy.shape[0] == self.num_chains  # and has not been left out
@@ -97,18 +103,21 @@ def test_a_chain_that_runs_away_again_and_again_is_left_out_at_last(monkeypatch)
     Sabotage(monkeypatch, chain=0, calls=calls)
     done = run(plan=Plan(**{**PLAN.__dict__, "num_draws": 40}), num_chains=2)
     assert done.model.layers[0].Z.shape[0] == 1
-    assert sum(isinstance(event, SetBack) for event in done.history.events) == bsgp.inference.phases.MAX_SET_BACK
+    assert sum(isinstance(event, SetBack) for event in done.history.events) == MAX_SET_BACK
 
 
 def test_a_warm_start_that_leaves_the_numbers_is_slowed_down(monkeypatch):
-    real, rates = bsgp.inference.phases.adam_chunk, []
+    real, rates = ChunkRunner.run, []
 
-    def spoiled(target, plan, *rest):
-        positions, adam, energy = real(target, plan, *rest)
+    def spoiled(run, program, plan, *rest):
+        done = real(run, program, plan, *rest)
+        if program is not adam_chunk:
+            return done
+        positions, adam, energy = done
         rates.append(plan.learning_rate)
         return positions, adam, energy if plan.learning_rate < 0.002 else energy.at[0, 2].set(jnp.inf)
 
-    monkeypatch.setattr(bsgp.inference.phases, "adam_chunk", spoiled)
+    monkeypatch.setattr(ChunkRunner, "run", spoiled)
     done = run(num_chains=2)
     assert len(done.history.events) == 2  # 0.02, 0.005 and then 0.00125
     assert rates[2] < 0.002

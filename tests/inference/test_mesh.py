@@ -20,7 +20,7 @@ from refusals import message
 from safetensors.numpy import load_file
 from spread_runs import MESHES, draws_on
 
-import bsgp.inference.phases
+import bsgp.inference.chunk_runner
 import bsgp.methods.bsgp
 from bsgp import BSGPRegressor, Options, Plan, Store, open_store, sample
 from bsgp.data.store.convert import Sizes
@@ -114,14 +114,14 @@ def test_three_chains_on_two_devices_and_one_that_is_left_out(monkeypatch):
     target, X, y = tiny_target()
     plan = Plan(adam_steps=0, burn_in=20, num_draws=4, thinning=5, batch_size=10, chunk=10)
     plain = sample(target, X, y, jax.random.key(5), plan=plan, num_chains=3)
-    real, calls = bsgp.inference.phases.sample_chunk, []
+    real, calls = bsgp.inference.chunk_runner.sample_chunk, []
 
     def spoilt(*arguments):
         chains, positions, info = real(*arguments)
         calls.append(info.energy.shape[0])
         return chains, positions, info._replace(energy=info.energy.at[1].set(jnp.nan)) if calls[-1] == 4 else info
 
-    monkeypatch.setattr(bsgp.inference.phases, "sample_chunk", spoilt)
+    monkeypatch.setattr(bsgp.inference.chunk_runner, "sample_chunk", spoilt)
     layout = Layout((2, 1))
     spread = sample(target, X, y, jax.random.key(5), plan=plan, num_chains=3, layout=layout)
     assert "Chain 1" in spread.history.warnings[0]
@@ -219,7 +219,9 @@ def test_addresses():
 
 
 def fit_command(table: Path, out: Path, *more) -> list:
-    settings = ["--target", "y", "--num-inducing", 5, "--chains", 2, "--effort", 0.2, "--checkpoint-seconds", 0.01]
+    # two layers: one layer of few rows takes steps so long that rounding grows to the first digit
+    settings = ["--target", "y", "--num-inducing", 5, "--depth", 2, "--chains", 2, "--effort", 0.2]
+    settings += ["--checkpoint-seconds", 0.01]
     return [sys.executable, "-m", "bsgp", "fit", table, *settings, "--out", out, *more]
 
 

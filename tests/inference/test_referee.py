@@ -1,9 +1,27 @@
-"""SGHMC against NUTS with everything sampled; takes minutes (`make test-slow`)."""
+"""Default settings against NUTS and against the prior, with everything sampled; takes minutes (`make test-slow`)."""
 
+import jax
+import jax.numpy as jnp
 import jax.random as jr
+import numpy as np
 import pytest
 
+from bsgp import Target, sample
+from bsgp.inference.anchor import Anchor
+from bsgp.methods.bsgp import default_recipe
+from bsgp.methods.recipe import ProblemSize
 from referee import errors, nuts_draws, problem, run_anchored, run_sghmc, summarise
+from sbc import CASES, calibrate, p_values
+
+
+def default_plan(num_rows: int, depth: int = 1, num_dims: int = 4):
+    return default_recipe(ProblemSize(num_rows, num_dims, 1, depth, is_gaussian=True)).plan
+
+
+def assert_agrees(found: dict[str, float], tolerance: float = 0.1) -> None:
+    assert found["mean"] < tolerance, found
+    assert found["sd"] < tolerance, found
+    assert found["predictive sd"] < tolerance, found
 
 
 @pytest.fixture(scope="module")
@@ -16,15 +34,51 @@ def reference():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("anchored", [False, True])
-def test_sghmc_agrees_with_nuts(anchored, reference):
+@pytest.mark.parametrize("coordinates", ["plain", "anchored", "default"])
+def test_sghmc_agrees_with_nuts(coordinates, reference):
+    """In plain coordinates, in anchored ones, and as the default recipe for few rows has it."""
     target, X, y, grid, nuts = reference
-    if anchored:
+    if coordinates == "plain":
+        ours, run = run_sghmc(target, X, y, grid, seed=2, integrator="baoab", step_size=None)
+    elif coordinates == "anchored":
         ours, run = run_anchored(target, X, y, grid, seed=2)
     else:
-        ours, run = run_sghmc(target, X, y, grid, seed=2, integrator="baoab", step_size=None)
-    found = errors(ours, nuts)
-    assert found["mean"] < 0.1, found
-    assert found["sd"] < 0.1, found
-    assert found["predictive sd"] < 0.1, found
+        anchored = Target(target.model, len(X), anchor=Anchor(jnp.asarray(X), jnp.asarray(y)))
+        run = sample(anchored, X, y, jr.key(2), plan=default_plan(len(X)), num_chains=4)
+        ours = summarise(run.model, grid)
+    assert_agrees(errors(ours, nuts))
     assert not run.history.warnings, run.history.warnings
+
+
+@pytest.mark.slow
+def test_minibatches_with_some_anchor_rows_agree_with_nuts():
+    """Everything sampled, a tenth of the rows in a minibatch, a quarter of them anchors, adapted settings."""
+    target, X, y, grid = problem(num_rows=400)
+    model, divergent = nuts_draws(target, X, y, jr.key(1), num_chains=2, warmup=1_000, num_draws=2_000)
+    assert divergent < 40
+    anchor = Anchor(jnp.asarray(X[:100]), jnp.asarray(y[:100]))
+    plan = default_plan(2_000)
+    plan = type(plan)(**{**plan.__dict__, "batch_size": 40, "num_draws": 512})
+    run = sample(Target(target.model, len(X), anchor=anchor), X, y, jr.key(2), plan=plan, num_chains=4)
+    assert_agrees(errors(summarise(run.model, grid), summarise(model, grid)))
+
+
+@pytest.mark.slow
+def test_two_layers_agree_with_nuts():
+    """NUTS averages the log likelihood over fixed draws of the hidden layer, SGHMC takes a new draw each time."""
+    target, X, y, grid = problem(num_rows=50, depth=2, num_dims=2, num_inducing=5)
+    model, divergent = nuts_draws(target, X, y, jr.key(1), num_chains=2, warmup=800, num_draws=1_000, num_passes=32)
+    assert divergent < 40
+    anchored = Target(target.model, len(X), anchor=Anchor(jnp.asarray(X), jnp.asarray(y)))
+    plan = default_plan(len(X), depth=2, num_dims=2)
+    plan = type(plan)(**{**plan.__dict__, "thinning": 32, "num_draws": 256})
+    run = sample(anchored, X, y, jr.key(2), plan=plan, num_chains=4)
+    assert_agrees(errors(summarise(run.model, grid), summarise(model, grid)), tolerance=0.15)
+
+
+@pytest.mark.slow
+def test_ranks_of_true_values_are_uniform():
+    with jax.debug_key_reuse(False):
+        found = p_values(calibrate(CASES["one layer, all rows"], 60))
+    assert min(found.values()) > 1e-3, found
+    assert np.median(list(found.values())) > 0.05, found

@@ -68,7 +68,8 @@ def test_the_paper_recipe_has_one_noise_for_all_targets(rng):
 
 def test_a_likelihood_without_a_conditional_is_fitted_without_an_anchor(rng):
     X, y = sine(rng)
-    posterior, *_ = fit(X, (y > 0).astype(float), Bernoulli(), jr.key(0), recipe=brief(default_recipe(SMALL)))
+    classes = SMALL._replace(is_gaussian=False)
+    posterior, *_ = fit(X, (y > 0).astype(float), Bernoulli(), jr.key(0), recipe=brief(default_recipe(classes)))
     probability = posterior.predict(X, jr.key(1)).mean
     assert ((probability > 0) & (probability < 1)).all()
 

@@ -6,6 +6,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from bsgp.cli.common import DataDir, Quiet, output
+from bsgp.cli.fit_options import as_flag
 from bsgp.runtime.checks import check_option
 
 DEMOS = ("tables", "banana")
@@ -54,7 +55,9 @@ def _tables(out: Path, effort: float, quiet: bool) -> None:
         for model, scores in done.scores.items():
             table.add_row(model, *(f"{scores[name]:.3f}" for name in names), style="bold" if model == "bsgp" else None)
         console.print(table)
-        console.print(done.verdict)
+        for warning in done.diagnostics.warnings:
+            console.print(warning, markup=False)
+        console.print(done.diagnostics.verdict_for(as_flag), markup=False)
         console.print(f"Report: {done.report}")
     console.print("\nmnll, nrmse, rmse, crps, error: lower is better. auc: higher. coverage90: 0.90 is right.")
 

@@ -1,6 +1,7 @@
 """`bsgp fit`: from a table to a model."""
 
 import json
+import warnings
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -9,7 +10,7 @@ from cyclopts import Parameter
 
 from bsgp.cli.common import Json, Quiet, Verbose, configure_logging, names, output
 from bsgp.cli.devices import prepare_devices
-from bsgp.cli.fit_options import ModelOptions, ProcessOptions
+from bsgp.cli.fit_options import ModelOptions, ProcessOptions, as_flag
 from bsgp.cli.training_data import read_training_data
 from bsgp.runtime.checks import check_option
 
@@ -70,6 +71,8 @@ def fit(
     enable_compilation_cache()
     data = read_training_data(train, target_names, ignored, task, stream)
 
+    from sklearn.exceptions import ConvergenceWarning
+
     from bsgp.estimators import BSGPClassifier, BSGPRegressor
 
     kind = BSGPRegressor if data.task == "regression" else BSGPClassifier
@@ -79,10 +82,12 @@ def fit(
         precision="float32" if float32 else "float64",
         verbose=not quiet and is_first,
     )
-    model.fit(data.X, data.y)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # the verdict is printed below
+        model.fit(data.X, data.y)
     if is_first:
         model.save(out, about={"source": train.name, "ignored": ignored})
-        _print_result(model, data.task, out, as_json=as_json, quiet=quiet, verbose=verbose)
+        _print_result(model, data.task, out, as_json=as_json, quiet=quiet)
 
 
 def _can_checkpoint(options: ModelOptions) -> bool:
@@ -97,8 +102,9 @@ def _can_checkpoint(options: ModelOptions) -> bool:
     return method.can_checkpoint
 
 
-def _print_result(model: "BSGPEstimator", task: str, out: Path, *, as_json: bool, quiet: bool, verbose: bool) -> None:
+def _print_result(model: "BSGPEstimator", task: str, out: Path, *, as_json: bool, quiet: bool) -> None:
     found, num_columns = model.diagnostics_, len(model.schema_.features)
+    verdict = found.verdict_for(as_flag)
     if as_json:
         summary = {
             "model": str(out),
@@ -108,7 +114,8 @@ def _print_result(model: "BSGPEstimator", task: str, out: Path, *, as_json: bool
             "inputs": num_columns,
             "notes": list(model.notes_),
             **found.to_json(),
-            "verdict": found.verdict,
+            "grade": found.grade,
+            "verdict": verdict,
         }
         print(json.dumps(summary))
         return
@@ -121,9 +128,9 @@ def _print_result(model: "BSGPEstimator", task: str, out: Path, *, as_json: bool
     )
     if found.interrupted:
         console.print("Stopped early. Run the same command with --resume and more time to continue.")
-    for warning in found.warnings if verbose else ():
+    for warning in found.warnings:
         console.print(warning, markup=False)
-    console.print(found.verdict, markup=False)
+    console.print(verdict, markup=False)
     console.print(
         f"Saved in {out}. Next: bsgp predict {out} NEW.csv --out PRED.csv, or bsgp report {out}", markup=False
     )

@@ -1,7 +1,7 @@
 """Options of `bsgp fit`: those of the model, with the names and help of the estimators' parameters, and the rest."""
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, get_args, get_type_hints
 
 from cyclopts import Parameter
 
@@ -14,6 +14,12 @@ def _described(name: str, option: str | None = None) -> Parameter:
     return Parameter(name=option, help=help_of(Settings, name))
 
 
+def as_flag(name: str) -> str:
+    """The option of `bsgp fit` for an estimator's parameter, such as `--chains` for `num_chains`."""
+    parameter = next(one for one in get_args(get_type_hints(ModelOptions, include_extras=True)[name])[1:])
+    return f"`{parameter.name[0] if parameter.name else '--' + name.replace('_', '-')}`"
+
+
 @dataclass(frozen=True)
 class ModelOptions:
     """What is fitted, and for how long. A field is an estimator's parameter, or says which one it becomes."""
@@ -21,7 +27,7 @@ class ModelOptions:
     method: Annotated[str, _described("method")] = Settings.method
     depth: Annotated[int, _described("depth")] = Settings.depth
     num_inducing: Annotated[int | None, _described("num_inducing")] = Settings.num_inducing
-    num_chains: Annotated[int, _described("num_chains", "--chains")] = Settings.num_chains
+    num_chains: Annotated[int | None, _described("num_chains", "--chains")] = Settings.num_chains
     objective: Annotated[str, _described("objective")] = Settings.objective
     inducing_prior: Annotated[str | None, _described("inducing_prior")] = Settings.inducing_prior
     likelihood_power: Annotated[float, _described("likelihood_power")] = Settings.likelihood_power

@@ -1,16 +1,19 @@
 """Two real tables that ship with our dependencies, a regression and a classification, beside two baselines."""
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from sklearn.exceptions import ConvergenceWarning
 
 from bsgp.data.encoding.targets import Targets
 from bsgp.data.tables.columns import Table, column_from_values, from_array
 from bsgp.data.tables.write import write_table
 from bsgp.estimators import BSGPClassifier, BSGPRegressor
+from bsgp.estimators.diagnostics import Diagnostics
 from bsgp.estimators.scoring import Scores, evaluate
 from bsgp.report import write_report
 
@@ -42,7 +45,7 @@ class ExampleResult:
     scores: dict[str, Scores]
     """Test scores by model, baselines first."""
     seconds: float
-    verdict: str
+    diagnostics: Diagnostics
     report: Path
 
 
@@ -96,7 +99,10 @@ def run_example(example: Example, out: Path, *, effort: float = 1.0, verbose: bo
     """Fit four fifths of the rows and score the rest. Model and report are written to a folder in `out`."""
     (X, y), held_out = split_example(example, out)
     target = Targets({example.target: column_from_values(example.target, y)})
-    model = example.estimator(effort=effort, verbose=verbose, random_state=0).fit(X, target)
+    model = example.estimator(effort=effort, verbose=verbose, random_state=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # the verdict is among the results
+        model.fit(X, target)
     found = evaluate(model, *held_out)
     scores = {**found.baselines, "bsgp": found.scores}
     folder = out / example.name
@@ -108,6 +114,6 @@ def run_example(example: Example, out: Path, *, effort: float = 1.0, verbose: bo
         num_inputs=len(X.columns),
         scores=scores,
         seconds=model.diagnostics_.seconds,
-        verdict=model.diagnostics_.verdict,
+        diagnostics=model.diagnostics_,
         report=write_report(model, folder / "report.html", held_out),
     )

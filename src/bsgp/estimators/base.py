@@ -3,6 +3,7 @@
 import abc
 import logging
 import os
+import warnings
 from contextlib import nullcontext
 from typing import Any, NamedTuple, cast
 
@@ -11,6 +12,7 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 from sklearn.base import BaseEstimator
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
@@ -22,8 +24,9 @@ from bsgp.data.store.sources import ArraySource
 from bsgp.data.store.store import Store
 from bsgp.data.tables.columns import Table, from_array, from_frame, is_frame
 from bsgp.estimators.baselines import Baseline
-from bsgp.estimators.diagnostics import diagnose, energy_trace
+from bsgp.estimators.convergence import diagnose, energy_trace
 from bsgp.estimators.persistence import save_estimator
+from bsgp.estimators.probes import MAX_CANDIDATES, Probes, choose_probes
 from bsgp.estimators.settings import NOT_IN_CHECKPOINTS, Settings
 from bsgp.inference.checkpoints import Checkpoints
 from bsgp.inference.history import silent
@@ -40,6 +43,9 @@ logger = logging.getLogger("bsgp")
 
 NUM_BACKGROUND_ROWS = 100
 """Training rows kept with a model: diagnostics and the report's partial effects are averages over them."""
+MAX_DRAWS = 512
+"""Draws of all chains together that a model keeps, unless `warm_start` adds some: its size and the time of predictions
+grow with their number."""
 MAX_BASELINE_ROWS = 20_000
 """Rows of a table on disk that the baselines are fitted to."""
 
@@ -61,7 +67,7 @@ class BSGPEstimator(BaseEstimator, abc.ABC):
         method="bsgp",
         depth=1,
         num_inducing=None,
-        num_chains=1,
+        num_chains=None,
         objective="fitc",
         inducing_prior=None,
         likelihood_power=1.0,
@@ -119,6 +125,8 @@ class BSGPEstimator(BaseEstimator, abc.ABC):
             self._fit_source(source, settings, report)
         inputs, target = source.some_rows(MAX_BASELINE_ROWS, self._seed) if isinstance(source, Store) else source.rows
         self.baselines_ = self._baselines(inputs.astype(np.float64), target.astype(np.float64))
+        if not self.diagnostics_.is_settled:
+            warnings.warn(self.diagnostics_.verdict, ConvergenceWarning, stacklevel=2)
         return self
 
     def _encoded(self, X, y) -> tuple[ArraySource, list]:
@@ -146,22 +154,24 @@ class BSGPEstimator(BaseEstimator, abc.ABC):
         fingerprint = source.fingerprint if self.warm_start or self.checkpoint is not None else ""
         self._checkpoints = self._open_checkpoints(source, fingerprint)
         if before and before.fingerprint == fingerprint and settings.samples_the_target_of(before.settings):
-            more_key = jr.fold_in(fit_key, self.posterior_.num_draws)
+            more_key = jr.fold_in(fit_key, before.fitted.posterior.num_draws)
             fitted = add_draws(before.fitted, source, None, more_key, report=report)
         else:
             if before is not None:
                 logger.warning("The data or the model differ from those of the last fit: the chains start over.")
             fitted = self._fit_from_scratch(source, settings, fit_key, report)
-        self.posterior_ = fitted.posterior
+        self.posterior_ = fitted.posterior if self.warm_start else fitted.posterior.subset(MAX_DRAWS)
         self.background_ = self._some_inputs(source, rows_key).astype(self.precision)
-        self.diagnostics_ = diagnose(fitted.posterior, fitted.history, self.background_, diagnosis_key)
+        self.diagnostics_ = diagnose(
+            fitted.posterior, fitted.history, self._probes(source), diagnosis_key, kept=self.posterior_
+        )
         self.energy_ = energy_trace(fitted.history)
         self.num_rows_ = source.num_rows
         self._session = _Session(fitted, fingerprint, settings) if self.warm_start else None
 
     def _fit_from_scratch(self, source: ArraySource | Store, settings: Settings, key, report) -> Fit:
         likelihood, options = self._likelihood(self.precision), settings.options
-        if settings.n_jobs is not None and settings.is_parallel and settings.num_chains > 1:
+        if settings.n_jobs is not None and settings.is_parallel and settings.num_chains != 1:
             return fit_chains_in_parallel(
                 settings.method, source, likelihood, key, options=options, n_jobs=settings.n_jobs
             )
@@ -169,6 +179,10 @@ class BSGPEstimator(BaseEstimator, abc.ABC):
             settings.method, source, None, likelihood, key,
             options=options, report=report, checkpoints=self._checkpoints,
         )  # fmt: skip
+
+    def _probes(self, source: ArraySource | Store) -> Probes:
+        rows = source.some_rows(MAX_CANDIDATES, self._seed) if isinstance(source, Store) else source.rows
+        return choose_probes(rows, self._seed)
 
     def _some_inputs(self, source: ArraySource | Store, key) -> np.ndarray:
         if isinstance(source, Store):

@@ -28,8 +28,9 @@ class BSGPRegressor(RegressorMixin, BSGPEstimator):
         Number of layers.
     num_inducing : int or None
         Number of inducing points. None: the recipe's choice.
-    num_chains : int
-        Number of Markov chains, for methods that sample. Two or more make the convergence diagnostics sharper.
+    num_chains : int or None
+        Number of Markov chains, for methods that sample. They run side by side on the cores that there are, and their
+        draws do not depend on how many that is. None: four, which a grade of "converged" needs.
     objective : str
         "fitc" or "vfe". Only bsgp and its ablations have a choice.
     inducing_prior : str or None
@@ -70,7 +71,8 @@ class BSGPRegressor(RegressorMixin, BSGPEstimator):
     posterior_ : bsgp.Posterior
         Draws, in standardised units.
     diagnostics_ : bsgp.estimators.diagnostics.Diagnostics
-        R-hat, effective draws, and a verdict in words.
+        R-hat, effective draws, a grade ("converged", "usable", "not converged", "not sampled") and a verdict in words.
+        `fit` emits scikit-learn's `ConvergenceWarning` if the chains have not converged.
     notes_ : tuple of str
         What was done to the table, one sentence each.
     schema_ : bsgp.data.encoding.schema.InputSchema

@@ -84,8 +84,8 @@ class Hot(Event):
 
     def __str__(self) -> str:
         return (
-            f"Chain {self.chain} runs hot: {self.block} has temperature {self.temperature:.2f} where 1 is right. "
-            "Its draws are too wide; lower `step_size` or raise `batch_size`."
+            f"Chain {self.chain} runs hot: {self.block} has temperature {self.temperature:.2f} where 1 is right, "
+            "so its draws are too wide."
         )
 
 
@@ -99,7 +99,7 @@ class StillMoving(Event):
     def __str__(self) -> str:
         return (
             f"Chain {self.chain} still moves: its energy {'falls' if self.drift < 0 else 'rises'} during the draws "
-            f"({abs(self.drift):.1f} standard errors between halves). Raise `burn_in`."
+            f"({abs(self.drift):.1f} standard errors between halves)."
         )
 
 
@@ -110,7 +110,7 @@ class ManyDivergences(Event):
     share: float
 
     def __str__(self) -> str:
-        return f"Chain {self.chain}: {self.share:.0%} of its draws diverged. Raise `acceptance`."
+        return f"Chain {self.chain}: {self.share:.0%} of its draws diverged."
 
 
 def failure_from_json(saved: dict[str, Any]) -> SetBack | Dropped:

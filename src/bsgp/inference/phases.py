@@ -1,13 +1,11 @@
 """The phases of an SGHMC run on the host: warm start, burn-in and draws.
 
-A chain that fails in a chunk repeats it with a shorter step, and is dropped if that does not help.
+Compiled chunks of updates, and chains that fail in them, are left to `ChunkRunner`.
 """
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,14 +14,12 @@ import numpy as np
 from jaxtyping import Array, PyTree
 
 from bsgp.data.store.sources import AbstractStreamedSource
-from bsgp.inference.batches import ChunkInputs, minibatch_seeds, open_batches
+from bsgp.inference.batches import minibatch_seeds, open_batches
 from bsgp.inference.checkpoints import Checkpoints, Snapshot
+from bsgp.inference.chunk_runner import ADAPTING_RETRIES, RETRIES, ChunkRunner
 from bsgp.inference.events import Dropped, SetBack
 from bsgp.inference.fisher_mass import updates_between_axes
 from bsgp.inference.guard import (
-    RUNAWAY,
-    RUNAWAY_ADAPTING,
-    Fault,
     faults,
     hot_chains,
     moving_chains,
@@ -31,16 +27,16 @@ from bsgp.inference.guard import (
 )
 from bsgp.inference.history import History, Report
 from bsgp.inference.host_loop import Clock, HostLoop, even_chunk
-from bsgp.inference.programs import Chain, adam_chunk, init_chains, renew_axes_of_chains, sample_chunk, start_optimiser
+from bsgp.inference.lbfgs import Descent, descend
+from bsgp.inference.position_mass import add_positions, learned_variance, start_variance, with_variance
+from bsgp.inference.programs import Chain, adam_chunk, init_chains, renew_axes_of_chains, start_optimiser
 from bsgp.inference.run_state import RunState
 from bsgp.inference.saved_run import SavedRun
 from bsgp.inference.sghmc import Info
 from bsgp.inference.sghmc_plan import Plan
 from bsgp.inference.starts import scattered_starts
 from bsgp.inference.step_size import (
-    HEAT_LIMIT,
-    ROUGH_HEAT_LIMIT,
-    calmer,
+    heat_limit,
     longest_allowed,
     rescaled,
     settled_factor,
@@ -48,7 +44,6 @@ from bsgp.inference.step_size import (
 )
 from bsgp.inference.target import Target
 from bsgp.models.batch import Batch
-from bsgp.runtime.errors import DivergenceError
 from bsgp.runtime.mesh import Layout
 
 PAPER_ITERATION = 21
@@ -57,20 +52,8 @@ TIME_SHARES = {"warm start": 0.2, "burn-in": 0.6, "draws": 1.0}
 """Shares of a time limit at which the phases must be over."""
 MASS_ENDS, STEP_SIZE_ENDS = 0.5, 0.75
 """Shares of burn-in after which the mass, and then the step size, is kept."""
-MAX_SET_BACK = 5  # times per chain during the draws
 
 logger = logging.getLogger("bsgp")
-
-
-class Retries(NamedTuple):
-    """How often a failing chunk is repeated, and by which factor the step shrinks each time."""
-
-    count: int
-    shrink: float
-
-
-RETRIES = Retries(4, 0.5)
-ADAPTING_RETRIES = Retries(8, 0.25)  # the step size is adapted again afterwards
 
 
 class SghmcRun:
@@ -96,8 +79,10 @@ class SghmcRun:
         self.loop = HostLoop(report, Clock(plan.max_seconds), self.state.energy, agreed)
         self.saved = None if checkpoints is None else SavedRun(checkpoints, layout)
         self.learning_rate = plan.learning_rate
+        self._data = data
         # last, since it holds files open and what is above may refuse the plan
         self.batches = open_batches(data, plan.batch_size, minibatch_seeds(batch_key, num_chains), layout)
+        self._chunk_runner = ChunkRunner(target, plan, self.state, self.batches, layout)
 
     def run(self, chains: Chain | None) -> None:
         """Go through the phases, or only draw from where `chains` are; a checkpoint is resumed if there is one."""
@@ -109,7 +94,7 @@ class SghmcRun:
             phase = self._resume(self.saved, snapshot)
         with self.loop.stoppable(lambda: bool(self.state.draws)):
             if phase == "warm start":
-                self._optimise_start()
+                self._warm_start()
             if phase != "draws":
                 self._burn_in()
             self._draw()
@@ -133,24 +118,61 @@ class SghmcRun:
 
     # -- phases ------------------------------------------------------------------------------------------------
 
-    def _optimise_start(self) -> None:
+    def _warm_start(self) -> None:
+        if self.plan.lbfgs_steps:
+            self._descend()
+        else:
+            self._take_adam_steps()
+        self.state.chains = init_chains(self.target, self.plan, self.state.positions)
+        if self.plan.adaptation == "position":
+            self._set_mass(start_variance(self._one_position))
+
+    def _descend(self) -> None:
+        """L-BFGS from the start of every chain: a single chunk, as it takes about a second."""
+        data, clock, state = self._data, self.loop.clock, self.state
+        if not isinstance(data, Batch) or not self.target.integrates_u:
+            raise ValueError(
+                "`lbfgs_steps` must go with exact gradients, got minibatches or a u that is not integrated out. "
+                "Use `adam_steps`."
+            )
+        if state.energy.done("warm start"):  # before this run was resumed
+            return
+
+        def is_late() -> bool:  # all processes of a mesh must do the same, whatever their clocks say
+            return self.layout is None and clock.is_past(TIME_SHARES["warm start"])
+
+        def one_chain(chain: int) -> Descent:
+            start = jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf)[chain]), state.positions)
+            return descend(self.target, start, data, self.plan.lbfgs_steps, is_late)
+
+        found = self._chunk_runner.side_by_side(descend, one_chain, state.num_chains)
+        length = max(len(one.energy) for one in found)
+        state.positions = jax.tree.map(lambda *leaves: jnp.asarray(np.stack(leaves)), *(one.position for one in found))
+        state.evaluations += max(one.num_evaluations for one in found)
+        energy = np.stack([np.pad(one.energy, (0, length - len(one.energy)), mode="edge") for one in found])
+        state.energy.record("warm start", energy)
+        self.loop.interrupted |= is_late()
+        self.loop.report("warm start", length, length, float(energy[:, -1].mean()))
+        if self.saved is not None:
+            self._save(self.saved, "warm start")
+
+    def _take_adam_steps(self) -> None:
         total = self.plan.adam_steps
         for size in self._chunks("warm start", total, even_chunk(total, self.plan.chunk)):
-            keys, inputs = self._inputs(size)
+            keys, inputs = self._chunk_runner.inputs(size)
             for attempt in range(RETRIES.count + 1):
                 plan = replace(self.plan, learning_rate=self.learning_rate)
                 carried = self.state.positions, self.state.adam
-                positions, adam, energy = self._run(adam_chunk, plan, carried, (), jr.clone(keys), inputs)
+                positions, adam, energy = self._chunk_runner.run(adam_chunk, plan, carried, (), jr.clone(keys), inputs)
                 energy = np.where(_finite_chains(positions)[:, None], np.asarray(energy), np.nan)
                 found = faults(energy, {}, {}, np.inf)
                 if not found or attempt == RETRIES.count:
                     break
-                self._set_back("warm start", found, "a lower learning rate")
+                self._chunk_runner.set_back("warm start", found, "a lower learning rate")
                 self.learning_rate *= ADAPTING_RETRIES.shrink
             self.state.positions, self.state.adam = positions, adam
-            energy = self._drop("warm start", found, energy)
+            energy = self._chunk_runner.drop("warm start", found, energy)
             self.state.energy.record("warm start", energy / self.target.num_counted)
-        self.state.chains = init_chains(self.target, self.plan, self.state.positions)
 
     def _burn_in(self) -> None:
         """Half for the mass, a quarter for the step size, and a quarter with both kept as they will be in the draws.
@@ -164,11 +186,11 @@ class SghmcRun:
         settled = not (adapts_step and total) or energy.done("burn-in") / total >= STEP_SIZE_ENDS
         for size in self._chunks("burn-in", total, chunk):
             progress = energy.done("burn-in") / total
-            info = self._burn_chunk(size, adapts_mass=progress < MASS_ENDS)
+            positions, info = self._burn_chunk(size, adapts_mass=progress < MASS_ENDS)
             if progress < MASS_ENDS:
-                self._renew_axes(size)
+                self._learn_mass(size, positions)
             if adapts_step and progress < STEP_SIZE_ENDS:
-                limit = ROUGH_HEAT_LIMIT if progress < MASS_ENDS else HEAT_LIMIT
+                limit = heat_limit(self.plan, is_rough=progress < MASS_ENDS)
                 sizes = list(self.state.leaf_sizes.values())
                 self._rescale(suggested_factor(info, sizes, self.plan.friction, limit))
                 if (progress + size / total) >= STEP_SIZE_ENDS:
@@ -179,7 +201,7 @@ class SghmcRun:
             self._settle_step_size()
             self._note_step_size()
 
-    def _burn_chunk(self, size: int, adapts_mass: bool) -> Info:
+    def _burn_chunk(self, size: int, adapts_mass: bool) -> tuple[PyTree, Info]:
         update = self.state.energy.done("burn-in") + np.arange(size)
         optimises = (update + 1) % self.plan.optimise_every == 0
         adapts = np.full(size, adapts_mass)
@@ -189,12 +211,12 @@ class SghmcRun:
         if jax.tree.leaves(self.state.chains.optimised):
             self.state.evaluations += int(optimises.sum())  # Adam's
         retries = ADAPTING_RETRIES if self.plan.step_size is None else RETRIES
-        return self._advance("burn-in", adapts, optimises, retries)[1]
+        return self._chunk_runner.advance("burn-in", adapts, optimises, retries)
 
     def _draw(self) -> None:
         for size in self._chunks("draws", self.plan.num_draws * self.plan.thinning, self._chunk_size):
             off = np.zeros(size, bool)
-            positions, info = self._advance("draws", off, off, RETRIES)
+            positions, info = self._chunk_runner.advance("draws", off, off, RETRIES)
             self.state.add_draws(positions, np.asarray(info.temperature))
 
     @property
@@ -216,6 +238,23 @@ class SghmcRun:
 
     # -- mass and step size ------------------------------------------------------------------------------------
 
+    def _learn_mass(self, size: int, positions: PyTree) -> None:
+        """Learn from the last `size` updates, between chunks, what the mass of this plan is learned from."""
+        if self.plan.adaptation == "position":
+            self.state.moments = add_positions(self.state.moments, positions)
+            self._set_mass(learned_variance(self.state.moments, self._one_position))
+        else:
+            self._renew_axes(size)
+
+    @property
+    def _one_position(self) -> PyTree:
+        """The position of one chain."""
+        return jax.tree.map(lambda leaf: np.asarray(leaf)[0], self.state.chains.sampler.position)
+
+    def _set_mass(self, variance: np.ndarray) -> None:
+        sampler = with_variance(self.state.chains.sampler, variance, self.target.num_counted)
+        self.state.chains = self.state.chains._replace(sampler=sampler)
+
     def _renew_axes(self, size: int) -> None:
         """Give the chains new axes of the Fisher mass if the last `size` updates completed a period."""
         noise, done = self.state.chains.sampler.gradient_noise, self.state.energy.done("burn-in")
@@ -231,77 +270,10 @@ class SghmcRun:
         self.state.chains = self.state.chains._replace(sampler=sampler)
 
     def _settle_step_size(self) -> None:
-        self._rescale(settled_factor(self.state.chains.sampler, self.state.step_sizes))
+        self._rescale(settled_factor(self.state.chains.sampler, self.state.step_sizes, self.plan))
 
     def _note_step_size(self) -> None:
         self.state.step_sizes.append(np.asarray(self.state.chains.sampler.step_size))
-
-    # -- chunks and failures -----------------------------------------------------------------------------------
-
-    def _advance(self, phase: str, adapts: np.ndarray, optimises: np.ndarray, retries: Retries) -> tuple[PyTree, Info]:
-        """Positions and `Info` of a chunk of updates, which failing chains repeat with a shorter step."""
-        start, (keys, inputs) = self.state.chains, self._inputs(adapts.size)
-        flags = jnp.asarray(adapts), jnp.asarray(optimises)
-        limit = RUNAWAY_ADAPTING if adapts.any() else RUNAWAY
-        done = self._run(sample_chunk, self.plan, start, flags, keys, inputs)
-        for attempt in range(retries.count + 1):
-            found = self._faults(done[2], limit)
-            mended = {chain: fault for chain, fault in found.items() if self.state.times_set_back[chain] < MAX_SET_BACK}
-            if not mended or attempt == retries.count:
-                break
-            self._set_back(phase, mended, f"a step {retries.shrink:g} times as long")
-            if phase == "draws":
-                self.state.times_set_back[list(mended)] += 1
-            is_bad = np.isin(np.arange(self.state.num_chains), list(mended))
-            start = start._replace(sampler=calmer(start.sampler, is_bad, retries.shrink))
-            self.state.evaluations += adapts.size
-            again = self._run(sample_chunk, self.plan, start, flags, jr.clone(keys), inputs)
-            done = jax.tree.map(partial(_where_chain, is_bad), again, done)
-        self.state.chains, positions, info = done
-        if phase == "burn-in":  # which is there to cool down
-            found = {chain: fault for chain, fault in found.items() if not fault.is_finite}
-        positions, info = self._drop(phase, found, (positions, info))
-        self.state.energy.record(phase, np.asarray(info.energy) / self.target.num_counted)
-        return positions, info
-
-    def _faults(self, info: Info, limit: float) -> dict[int, Fault]:
-        sizes = self.state.leaf_sizes
-        by_leaf = dict(zip(sizes, np.moveaxis(np.asarray(info.temperature), 2, 0), strict=True))
-        error = temperature_error(sizes, info.energy.shape[1], self.plan.friction)
-        return faults(np.asarray(info.energy), by_leaf, error, limit)
-
-    def _set_back(self, phase: str, found: dict[int, Fault], remedy: str) -> None:
-        for chain, fault in found.items():
-            logger.info(str(self.state.note(SetBack, phase, chain, fault, remedy=remedy)))
-
-    def _drop(self, phase: str, found: dict[int, Fault], chunk: PyTree) -> PyTree:
-        """Drop the chains that failed however short their step; return what is left of the `chunk`."""
-        if not found:
-            return chunk
-        dropped = [self.state.note(Dropped, phase, chain, fault) for chain, fault in found.items()]
-        kept = np.asarray([chain for chain in range(self.state.num_chains) if chain not in found], int)
-        if not kept.size:
-            assert isinstance(dropped[0], Dropped)  # for the type checker
-            raise DivergenceError(dropped[0].as_error, dropped[0])
-        logger.warning(str(dropped[-1]))
-        self.batches.keep(kept.tolist())
-        self.state.keep(kept)
-        return jax.tree.map(lambda leaf: leaf[kept], chunk)
-
-    def _run(
-        self, program: Callable, plan: Plan, carried: PyTree, flags: PyTree, keys: Array, inputs: ChunkInputs
-    ) -> PyTree:
-        """Run a compiled chunk on the devices of this run."""
-        run = program if self.layout is None else partial(self.layout.run, program)
-        return run(self.target, plan, carried, flags, keys, inputs)
-
-    def _inputs(self, size: int) -> tuple[Array, ChunkInputs]:
-        """A key for each chain, and the minibatches of its next updates."""
-        self.state.evaluations += size
-        self.state.key, key = jr.split(self.state.key)
-        # in the authors' rhythm two updates share a minibatch
-        times = 2 if self.plan.adaptation == "paper" else 1
-        return jr.split(key, self.state.num_chains), self.batches.take(size, times=times)
 
     # -- checkpoints -------------------------------------------------------------------------------------------
 
@@ -322,10 +294,6 @@ class SghmcRun:
         self.loop.clock.resume_from(facts.seconds)
         logger.warning(f"Resuming from a checkpoint: {self.state.energy.done(phase):,} updates into the {phase}.")
         return phase
-
-
-def _where_chain(is_bad: np.ndarray, again: Array, before: Array) -> Array:
-    return jnp.where(jnp.asarray(is_bad).reshape(-1, *[1] * (again.ndim - 1)), again, before)
 
 
 def _finite_chains(tree: PyTree) -> np.ndarray:

@@ -27,6 +27,7 @@ from bsgp.models.deep_gp import DeepGP
 from bsgp.runtime.mesh import BY_CHAIN, BY_CHAIN_AND_ROW, CHAIN, DATA, REPLICATED
 
 START_STEP_SIZE = 0.002  # short enough for any target; adaptation makes it longer
+POSITION_START_STEP_SIZE = 0.05  # in units of the posterior's standard deviations, which are known roughly
 FISHER_START_SHARE, MAX_FISHER_START = 0.1, 0.01  # with the Fisher mass: a share of the longest step, at most this
 
 
@@ -103,7 +104,7 @@ def _sampler(target: Target, plan: Plan, optimised: PyTree, data_axis: str | Non
 
 def _start_step_size(plan: Plan, num_counted: float) -> float:
     if plan.adaptation != "fisher":
-        return START_STEP_SIZE
+        return POSITION_START_STEP_SIZE if plan.adaptation == "position" else START_STEP_SIZE
     return min(MAX_FISHER_START, FISHER_START_SHARE * longest_step(plan.friction, plan.batch_size, num_counted))
 
 

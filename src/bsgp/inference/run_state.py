@@ -15,6 +15,7 @@ from bsgp.inference.events import Dropped, Failure, SetBack, failure_from_json
 from bsgp.inference.guard import Fault
 from bsgp.inference.history import PHASES
 from bsgp.inference.host_loop import EnergyTrace
+from bsgp.inference.position_mass import Moments, no_moments
 from bsgp.inference.programs import Chain
 from bsgp.models.parameters import block_of, leaf_name
 
@@ -57,6 +58,8 @@ class RunState:
         self.evaluations = 0
         self.heat = np.zeros((num_chains, len(self.leaf_sizes)))
         """Temperature of every leaf, summed over the draws."""
+        self.moments = no_moments(*chains.sampler.momentum.shape)
+        """Moments of positions during burn-in, from which the position mass is learned."""
         self.times_set_back = np.zeros(num_chains, int)
         """How often each chain was set back during the draws."""
 
@@ -103,6 +106,7 @@ class RunState:
         self.numbers = [self.numbers[place] for place in kept]
         self.times_set_back, self.heat = self.times_set_back[kept], self.heat[kept]
         self.energy.keep(kept)
+        self.moments = Moments(*(one[kept] for one in self.moments))
         self.step_sizes = [step[kept] for step in self.step_sizes]
         self.draws = [one.of(self.numbers) for one in self.draws]
         of_all = self.positions, self.adam, self.chains
@@ -117,6 +121,8 @@ class RunState:
         """
         arrays = {f"energy.{name}": energy for name, energy in self.energy.by_phase.items()}
         arrays |= {"key": np.asarray(jr.key_data(self.key)), "heat": self.heat, "times_set_back": self.times_set_back}
+        if self.moments.weight.any():
+            arrays |= {f"moments.{name}": one for name, one in self.moments._asdict().items()}
         if self.step_sizes:
             arrays["step_size"] = np.stack(self.step_sizes)
         if phase == "warm start":
@@ -141,6 +147,8 @@ class RunState:
                 raise ValueError(f"its phase is {phase!r} and its chains are {numbers}")
             self.energy.by_phase = {p: arrays[f"energy.{p}"] for p in PHASES if f"energy.{p}" in arrays}
             self.step_sizes = list(arrays.get("step_size", ()))
+            if "moments.weight" in arrays:
+                self.moments = Moments(*(arrays[f"moments.{name}"] for name in Moments._fields))
             self.failures = [failure_from_json(one) for one in facts["failures"]]
             self.evaluations = int(facts["evaluations"])
             self.heat, self.times_set_back = arrays["heat"], arrays["times_set_back"]

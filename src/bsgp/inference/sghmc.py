@@ -22,7 +22,7 @@ from bsgp.runtime.checks import check_count, check_option, check_positive
 from bsgp.runtime.mesh import mean_over
 
 INTEGRATORS = ("baoab", "euler")
-ADAPTATIONS = ("steady", "paper", "fisher")
+ADAPTATIONS = ("steady", "paper", "fisher", "position")
 MASS_WINDOW = 500.0  # updates over which the steady mass averages
 
 
@@ -95,7 +95,7 @@ def sghmc(
     updates if the gradient drifts; one small gradient then makes the next step long. `"steady"`: the same root over the
     last 500 updates, and no coordinate flatter than a unit prior. `"fisher"`: the Fisher information along axes of the
     gradient noise, with friction that absorbs the heat of that noise (`fisher_mass`); for minibatches that are a small
-    part of many rows.
+    part of many rows. `"position"`: updates keep the mass, and the caller sets it (`position_mass`).
 
     `data_axis` names the mesh axis over which each batch is split; densities and gradients are averaged over it.
     """
@@ -106,7 +106,7 @@ def sghmc(
     check_option("integrator", integrator, INTEGRATORS)
     check_option("adaptation", adaptation, ADAPTATIONS)
     is_fisher = adaptation == "fisher"
-    adapt_mass = _adapt_mass_as_the_authors if adaptation == "paper" else _adapt_mass_steadily
+    adapt_mass = {"paper": _adapt_mass_as_the_authors, "position": _keep_mass}.get(adaptation, _adapt_mass_steadily)
     min_square = 1.0 / num_counted**2 if adaptation == "steady" else 0.0  # of a gradient of energy / N: a unit prior's
     drawn_from = num_counted if num_rows is None else check_count("num_rows", num_rows)
     rows_in_noise = _rows_in_noise(integrator, batch_size, drawn_from) if is_fisher else 0.0
@@ -200,6 +200,11 @@ def _adapt_mass_steadily(state: State, gradient: Float[Array, " d"]) -> State:
     rate = 1.0 / jnp.minimum(state.window, MASS_WINDOW)
     square = (1.0 - rate) * state.gradient_square + rate * gradient**2
     return state._replace(gradient_square=square, window=state.window + 1.0)
+
+
+def _keep_mass(state: State, gradient: Float[Array, " d"]) -> State:
+    del gradient
+    return state
 
 
 def _adapt_mass_as_the_authors(state: State, gradient: Float[Array, " d"]) -> State:

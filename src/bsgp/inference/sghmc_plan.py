@@ -14,6 +14,8 @@ class Plan:
 
     adam_steps: int = 2_000
     """Adam steps towards the mode before sampling."""
+    lbfgs_steps: int = 0
+    """Steps of L-BFGS towards the mode before sampling, instead of Adam steps. They need exact gradients."""
     learning_rate: float = 0.02
     """Rate of the first Adam step; it falls to a hundredth along a cosine."""
     burn_in: int = 10_000
@@ -28,7 +30,8 @@ class Plan:
     integrator: str = "baoab"
     adaptation: str = "steady"
     """Rule by which the mass adapts. `"paper"` is the authors' own, in their rhythm of 21 updates, throughout burn-in;
-    `"fisher"` is for tables of many minibatches (`bsgp.inference.fisher_mass`)."""
+    `"fisher"` is for tables of many minibatches (`bsgp.inference.fisher_mass`), `"position"` for exact gradients
+    (`bsgp.inference.position_mass`)."""
     optimise_every: int = 1
     """Updates of burn-in from one Adam step on the optimised blocks to the next."""
     optimise_rate: float = 0.01
@@ -43,10 +46,15 @@ class Plan:
     """Updates per compiled call. Progress, guard and clock are looked at between calls."""
 
     def __post_init__(self):
-        for name, minimum in (("adam_steps", 0), ("burn_in", 0), ("num_draws", 1), ("thinning", 1), ("batch_size", 1)):
-            check_count(name, getattr(self, name), minimum)
-        for name in ("chunk", "optimise_every", "window"):
+        for name in ("adam_steps", "lbfgs_steps", "burn_in"):
+            check_count(name, getattr(self, name), minimum=0)
+        for name in ("num_draws", "thinning", "batch_size", "chunk", "optimise_every", "window"):
             check_count(name, getattr(self, name))
+        if self.adam_steps and self.lbfgs_steps:
+            raise ValueError(
+                f"A warm start must be by Adam or by L-BFGS, got {self.adam_steps} and {self.lbfgs_steps} steps. "
+                "Set `adam_steps` or `lbfgs_steps` to 0."
+            )
         for name in ("learning_rate", "optimise_rate"):
             check_positive(name, getattr(self, name))
         check_option("integrator", self.integrator, INTEGRATORS)
@@ -57,8 +65,11 @@ class Plan:
 
     @property
     def evaluations(self) -> int:
-        """Gradient evaluations of a full run of one chain that optimises nothing after the Adam steps."""
-        return self.adam_steps + self.burn_in + self.num_draws * self.thinning
+        """Gradient evaluations of a full run of one chain that optimises nothing after its warm start.
+
+        A step of L-BFGS counts for one; its line search may take more.
+        """
+        return self.adam_steps + self.lbfgs_steps + self.burn_in + self.num_draws * self.thinning
 
     def to_record(self) -> dict:
         """Fields as the records in `results/` have them, under the names of version 0.1."""

@@ -13,13 +13,19 @@ HEAT_LIMIT = 0.05  # excess temperature that the step size is adapted to
 ROUGH_HEAT_LIMIT = 0.3  # the limit while the mass still moves
 STIFFNESS_LIMIT = 0.25  # mean over a leaf's coordinates; its stiffest direction may be ten times the mean
 SAFETY = 0.7  # halves the excess temperature, which grows with the square of the step
+# without gradient noise positions are colder than momenta: their error is of a higher order in the step
+EXACT_HEAT_LIMIT = 0.1
+EXACT_SAFETY = 0.85
 MAX_STEP_SIZE = 0.1  # ten times the authors', for an anchored u
+MAX_POSITION_STEP_SIZE = 0.2  # for the position mass, in units of the posterior's standard deviations
 MAX_PLAIN_STEP_SIZE = 0.03  # for a plain u: with longer steps chains of few rows stay cool and yet leave their mode
 
 
 def longest_allowed(target: Target, plan: Plan) -> float:
     """Upper limit of the step size."""
     longest = MAX_PLAIN_STEP_SIZE if target.anchor is None else MAX_STEP_SIZE
+    if plan.adaptation == "position":
+        return MAX_POSITION_STEP_SIZE
     if plan.adaptation != "fisher":
         return longest
     return min(longest, longest_step(plan.friction, plan.batch_size, target.num_counted))
@@ -39,14 +45,21 @@ def suggested_factor(info: Info, sizes: list[int], friction: float, heat_limit: 
     return np.clip(np.maximum(worst, 1e-6) ** -0.5, 0.5, 1.5)
 
 
-def settled_factor(sampler: State, earlier: list[np.ndarray]) -> np.ndarray:
+def heat_limit(plan: Plan, *, is_rough: bool) -> float:
+    """Excess temperature that the step size is adapted to, while the mass still moves or after that."""
+    if is_rough:
+        return ROUGH_HEAT_LIMIT
+    return EXACT_HEAT_LIMIT if plan.adaptation == "position" else HEAT_LIMIT
+
+
+def settled_factor(sampler: State, earlier: list[np.ndarray], plan: Plan) -> np.ndarray:
     """Factor that leads to the geometric mean of the steps tried while the mass was kept, made safer.
 
     The safety margin is against heat, which a thermostat takes care of by itself.
     """
     now = np.asarray(sampler.step_size)
     tried = np.stack([*earlier[len(earlier) * 2 // 3 :], now])
-    safety = SAFETY if sampler.gradient_noise is None else 1.0
+    safety = EXACT_SAFETY if plan.adaptation == "position" else SAFETY if sampler.gradient_noise is None else 1.0
     return safety * np.exp(np.log(tried).mean(axis=0)) / now
 
 

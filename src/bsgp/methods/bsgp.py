@@ -26,8 +26,12 @@ from bsgp.runtime.checks import check_count, check_option
 from bsgp.runtime.memory import check_memory
 from bsgp.runtime.mesh import Layout, mesh_shape
 
-PLAIN_PLAN = Plan(adam_steps=4_000, burn_in=8_192, thinning=32)
-"""Plan for likelihoods whose u cannot be anchored: 20,384 gradient evaluations, more with a longer warm start."""
+PLAIN_PLAN = Plan(adam_steps=2_800, burn_in=5_632, num_draws=128, thinning=44)
+"""Plan for likelihoods whose u cannot be anchored: 14,064 gradient evaluations, more with a longer warm start."""
+EXACT_PLAN = Plan(adam_steps=0, lbfgs_steps=80, burn_in=960, thinning=12, adaptation="position")
+"""Plan for few rows, one layer and Gaussian noise: u is integrated out, and gradients are exact."""
+SMALL_PLAN = Plan(adam_steps=1_800, burn_in=1_920, num_draws=128, thinning=16, batch_size=500)
+"""Plan for few rows and several layers."""
 LATENT_VARIANCE_PRIOR = LogNormal.with_median(1.0, scale=2.0)
 """Kernel variance of latent functions without units: one that separates classes well may be of any size."""
 SMALL_TABLE, MANY_ROWS = 1_000, 5_000
@@ -44,16 +48,21 @@ def default_recipe(size: ProblemSize) -> Recipe:
     are worth their cost. Hidden layers then take twice as long to find their shape.
     """
     if size.num_rows <= SMALL_TABLE:
-        plan = Plan(adam_steps=2_500, burn_in=2_560, thinning=12, batch_size=500)
+        has_exact_gradients = size.depth == 1 and size.is_gaussian and not size.is_streamed
+        plan = (
+            EXACT_PLAN
+            if has_exact_gradients
+            else Plan(adam_steps=1_800, burn_in=1_920, num_draws=128, thinning=16, batch_size=500)
+        )
         num_inducing, num_anchor = min(100, size.num_rows), size.num_rows
     elif size.num_rows <= MANY_ROWS:
-        plan = Plan(adam_steps=5_000, burn_in=3_200, thinning=20, batch_size=1_000)
+        plan = Plan(adam_steps=3_500, burn_in=2_240, num_draws=128, thinning=28, batch_size=1_000)
         num_inducing, num_anchor = 100, 500
     elif size.depth > 1:
-        plan = Plan(adam_steps=16_000, burn_in=7_680, thinning=64, batch_size=1_000)
+        plan = Plan(adam_steps=11_200, burn_in=5_632, num_draws=128, thinning=88, batch_size=1_000)
         num_inducing, num_anchor = 100, 500
     else:
-        plan = Plan(adam_steps=8_000, burn_in=3_840, thinning=32, batch_size=1_000)
+        plan = Plan(adam_steps=5_600, burn_in=2_816, num_draws=128, thinning=44, batch_size=1_000)
         num_inducing, num_anchor = 128, 500
     recipe = Recipe("default", num_inducing=num_inducing, plan=plan, num_anchor=num_anchor, start_noise=0.01)
     return recipe if size.is_gaussian else _without_anchor(recipe, size)
@@ -159,7 +168,7 @@ def fit_by_sghmc(task: Task, recipe: Recipe) -> Fit:
         recipe=recipe,
         depth=options.depth,
         inducing_prior=options.prior_on_inducing_inputs,
-        num_chains=options.num_chains,
+        num_chains=task.num_chains,
         report=task.report,
         checkpoints=task.checkpoints,
         layout=None if options.mesh is None else Layout(mesh_shape(options.mesh)),
@@ -175,7 +184,7 @@ def _memory_of(task: Task, recipe: Recipe) -> int:
         num_targets=task.likelihood.num_latent(source.num_targets),
         num_inducing=recipe.num_inducing,
         depth=task.options.depth,
-        num_chains=task.options.num_chains,
+        num_chains=task.num_chains,
         num_draws=plan.num_draws,
         batch_size=min(plan.batch_size, source.num_rows),
         updates_per_chunk=max(plan.chunk, plan.thinning),

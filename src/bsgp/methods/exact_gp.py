@@ -94,7 +94,7 @@ def _fit_sampled(task: Task) -> Fit:
     plan = NutsPlan(warm_up=task.times(200), num_draws=task.times(200))
     return fit_mcmc_gp(
         *task.rows, task.likelihood, task.key,
-        plan=plan, num_chains=task.options.num_chains, report=task.report, clock=task.clock,
+        plan=plan, num_chains=task.num_chains, report=task.report, clock=task.clock,
     )  # fmt: skip
 
 

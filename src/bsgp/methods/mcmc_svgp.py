@@ -115,7 +115,7 @@ def _fit(task: Task) -> Fit:
         optimise_key=optimise_key,
         plan=NutsPlan(warm_up=task.times(200), num_draws=task.times(200)),
         optimisation=plan_of(task),
-        num_chains=task.options.num_chains,
+        num_chains=task.num_chains,
         report=task.report,
         clock=task.clock,
     )  # fmt: skip

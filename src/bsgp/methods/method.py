@@ -22,6 +22,8 @@ from bsgp.models.parameters import BLOCKS
 
 NUM_INDUCING = 100
 """Inducing points of methods that optimise them, unless the user chooses."""
+NUM_CHAINS = 4
+"""Chains of methods that sample, unless the user chooses: fewer cannot show whether they agree."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,10 @@ class Method:
         """Treatment of the blocks that it optimises, for `Target`."""
         return {block: "optimise" for block in BLOCKS if getattr(self, block) == "optimise"}
 
+    def num_chains(self, options: Options) -> int:
+        """Chains that a fit with these options has."""
+        return options.num_chains or (NUM_CHAINS if self.has_chains else 1)
+
     def to_json(self) -> dict[str, Any]:
         """Everything about it that can be printed."""
         plain = {
@@ -96,6 +102,10 @@ class Task:
     @property
     def num_rows(self) -> int:
         return self.source.num_rows
+
+    @property
+    def num_chains(self) -> int:
+        return self.method.num_chains(self.options)
 
     def times(self, count: int) -> int:
         """A number of updates, multiplied by the user's effort."""

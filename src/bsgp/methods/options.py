@@ -33,7 +33,9 @@ class Options:
         1.0, "Power of the likelihood. Below 1 every row counts for less, and the posterior is wider."
     )
     recipe: str = option("default", "`default`, or `paper` for the authors' own settings. Only bsgp and its ablations.")
-    num_chains: int = option(1, "Number of Markov chains.")
+    num_chains: int | None = option(
+        None, "Number of Markov chains. None: four, which a grade of `converged` needs, for methods that sample."
+    )
     effort: float = option(1.0, "Factor on the number of updates.")
     thinning: int | None = option(None, "Updates from one draw to the next. None: the recipe's choice.")
     max_seconds: float | None = option(None, "Stop after this many seconds and keep the draws made so far.")
@@ -48,14 +50,13 @@ class Options:
         from bsgp.runtime.mesh import mesh_shape
 
         check_count("depth", self.depth)
-        check_count("num_chains", self.num_chains)
         check_option("objective", self.objective, list(OBJECTIVES))
         check_option("recipe", self.recipe, list(RECIPES))
         check_positive("effort", self.effort)
         check_positive("likelihood_power", self.likelihood_power)
         if isinstance(self.inducing_prior, str):
             check_option("inducing_prior", self.inducing_prior, list(INDUCING_PRIORS))
-        for name in ("num_inducing", "thinning"):
+        for name in ("num_inducing", "num_chains", "thinning"):
             if getattr(self, name) is not None:
                 check_count(name, getattr(self, name))
         if self.max_seconds is not None:

@@ -22,7 +22,7 @@ from bsgp.inference.events import Dropped
 from bsgp.inference.history import History
 from bsgp.methods.fit import Fit
 from bsgp.methods.options import Options
-from bsgp.methods.registry import check_method, fit_method
+from bsgp.methods.registry import METHODS, check_method, fit_method
 from bsgp.models.likelihoods.base import AbstractLikelihood
 from bsgp.posterior.posterior import Posterior
 from bsgp.runtime.errors import DivergenceError
@@ -73,7 +73,7 @@ def fit_chains_in_parallel(
             jax.tree.map(np.asarray, likelihood), np.asarray(jr.key_data(jr.fold_in(chains_key, chain))),
             target_key_data, alone, str(jnp.result_type(float)),
         )
-        for chain in range(options.num_chains)
+        for chain in range(METHODS[method].num_chains(options))
     ]  # fmt: skip
     results: Any = Parallel(n_jobs=n_jobs)(delayed(_fit_one)(task) for task in tasks)
     return _joined(results)

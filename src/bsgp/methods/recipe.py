@@ -1,5 +1,6 @@
 """A recipe: how a standardised table becomes a posterior by SGHMC, for methods that sample with it."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -11,7 +12,7 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array
 
-from bsgp.data.store.sources import AbstractSource, Rows
+from bsgp.data.store.sources import AbstractSource, ArraySource, Rows
 from bsgp.inference.anchor import Anchor
 from bsgp.inference.batches import starting_rows
 from bsgp.inference.checkpoints import Checkpoints
@@ -41,11 +42,14 @@ class ProblemSize(NamedTuple):
     depth: int
     is_gaussian: bool
     """Whether the likelihood has Gaussian noise."""
+    is_streamed: bool = False
+    """Whether rows stay on disk, so that only minibatches are seen."""
 
     @classmethod
     def of(cls, source: AbstractSource, likelihood: AbstractLikelihood, depth: int) -> "ProblemSize":
         is_gaussian = isinstance(likelihood, Gaussian)
-        return cls(source.num_rows, source.num_inputs, source.num_targets, depth, is_gaussian)
+        is_streamed = not isinstance(source, ArraySource)
+        return cls(source.num_rows, source.num_inputs, source.num_targets, depth, is_gaussian, is_streamed)
 
 
 @dataclass(frozen=True)
@@ -80,6 +84,7 @@ def scaled(recipe: Recipe, num_inducing: int | None = None, effort: float = 1.0)
     plan = replace(
         recipe.plan,
         adam_steps=round(effort * recipe.plan.adam_steps),
+        lbfgs_steps=math.ceil(effort * recipe.plan.lbfgs_steps),
         burn_in=round(effort * recipe.plan.burn_in),
         thinning=max(1, round(effort * recipe.plan.thinning)),
     )

@@ -67,7 +67,7 @@ def check_method(
         check_gaussian(method, likelihood)
     if options.depth > 1 and not chosen.is_deep:
         raise ValueError(f"`{method}` has one layer, got `depth` {options.depth}. Pass 1, or use {_that('is_deep')}.")
-    if options.num_chains > 1 and not chosen.has_chains:
+    if chosen.num_chains(options) > 1 and not chosen.has_chains:
         raise ValueError(
             f"`{method}` optimises and has no chains, got {options.num_chains}. Pass 1, or use {_that('has_chains')}."
         )

@@ -149,7 +149,7 @@ class Posterior(eqx.Module):
         """Keep evenly spaced draws of every chain: at most `num_draws` in all, but at least one per chain."""
         kept = evenly_spaced(self.num_draws, max(1, num_draws // self.num_chains))
         with self._precision:
-            return Posterior(jax.tree.map(lambda draws: draws[:, kept], self.model))
+            return Posterior(jax.tree.map(lambda draws: jnp.asarray(np.asarray(draws)[:, kept]), self.model))
 
     def thin(self, num_draws: int, X, y, key: Array) -> "Thinned":
         """Keeps `num_draws` in total, evenly spaced along the chains, and measures the cost in MNLL on `X, y`.

@@ -4,6 +4,8 @@ import numpy as np
 
 from bsgp.runtime.checks import check_count
 
+TAILS = (0.05, 0.95)
+
 
 def rhat(draws) -> np.ndarray:
     """Rank-normalised split R-hat of every scalar: near 1 if chains agree. A single chain is split in two."""
@@ -11,12 +13,15 @@ def rhat(draws) -> np.ndarray:
     if chains.shape[0] == 1:  # ArviZ would return NaN
         half = chains.shape[1] // 2
         chains = np.stack([chains[0, :half], chains[0, -half:]])
-    return np.asarray(_array_stats().rhat(chains, chain_axis=0, draw_axis=1))
+    with np.errstate(divide="ignore", invalid="ignore"):  # chains that do not move
+        return np.asarray(_array_stats().rhat(chains, chain_axis=0, draw_axis=1))
 
 
 def ess(draws, method: str = "bulk") -> np.ndarray:
-    """Effective sample size of every scalar."""
-    return np.asarray(_array_stats().ess(_as_draws(draws), chain_axis=0, draw_axis=1, method=method))
+    """Effective sample size of every scalar: `bulk`, or `tail` for that of the 5% and 95% quantiles."""
+    prob = TAILS if method == "tail" else None
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.asarray(_array_stats().ess(_as_draws(draws), chain_axis=0, draw_axis=1, method=method, prob=prob))
 
 
 def _array_stats():

@@ -11,6 +11,7 @@ from bsgp.data.encoding.feature import Feature
 from bsgp.data.tables.columns import Table
 from bsgp.estimators import BSGPClassifier
 from bsgp.estimators.base import BSGPEstimator
+from bsgp.estimators.diagnostics import Grade
 from bsgp.methods.registry import METHODS
 from bsgp.report.chains import ChainPlots, chain_plots
 from bsgp.report.effects import Effect, Relevance, partial_effects, relevance
@@ -33,18 +34,20 @@ class Fact:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether to trust the predictions, judged by the chains and, if there is a test table, by the test."""
+    """What can be said about the sampling and, apart from that, about the predictions for a test table."""
 
+    grade: Grade
     text: str
-    is_trusted: bool
-    """Whether the chains have converged."""
-    remarks: tuple[Remark, ...]
     warnings: tuple[str, ...]
+    remarks: tuple[Remark, ...]
+    """Results on the test table; empty without one."""
+    is_settled: bool
+    """Whether nothing speaks against the sampling, or the optimisation."""
 
     @property
-    def is_clear(self) -> bool:
-        """Whether nothing speaks against the model."""
-        return self.is_trusted and not self.warnings and all(remark.is_good for remark in self.remarks)
+    def is_good(self) -> bool:
+        """Whether nothing speaks against the predictions for the test table."""
+        return all(remark.is_good for remark in self.remarks)
 
 
 @dataclass(frozen=True)
@@ -174,10 +177,11 @@ def _verdict(model: BSGPEstimator, quality: Quality | None) -> Verdict:
     found = model.diagnostics_
     early = ["The fit was stopped early, by the time limit or by Ctrl-C."] if found.interrupted else []
     return Verdict(
+        grade=found.grade,
         text=found.verdict,
-        is_trusted=found.trustworthy,
-        remarks=quality.remarks if quality else (),
         warnings=(*early, *(clean(warning, NOTE_LIMIT) for warning in found.warnings)),
+        remarks=quality.remarks if quality else (),
+        is_settled=found.is_settled,
     )
 
 
@@ -190,9 +194,11 @@ def _diagnosis(model: BSGPEstimator) -> tuple[Fact, ...]:
             Fact("Time", duration(found.seconds)),
         )
     return (
-        Fact("R-hat of the predictions (90% are below)", number(found.rhat)),
-        Fact("Effective draws per prediction (90% have more)", number(found.ess)),
-        Fact("Monte Carlo error relative to the predictive standard deviation (90% are below)", percent(found.wobble)),
+        Fact("R-hat of the predictions (95% are below)", number(found.rhat)),
+        Fact("R-hat of the median prediction", number(found.rhat_median)),
+        Fact("Effective draws behind a prediction, bulk (95% have more)", number(found.ess)),
+        Fact("Effective draws behind a prediction, tails (95% have more)", number(found.tail_ess)),
+        Fact("Another run moves 90% of predictions by less than this share of their sd", percent(found.movement)),
         Fact("Chains", f"{found.num_chains}"),
         Fact("Draws per chain", f"{found.num_draws}"),
         Fact("Gradient evaluations per chain", f"{found.evaluations:,}"),

@@ -109,6 +109,7 @@ def fit_rows(settings: BananaRun, raw: BananaRows, report=None) -> dict:
     units = Standardiser.fit(raw.X)
     X, y, X_test, y_test = units.transform(raw.X), raw.y, units.transform(raw.X_test), raw.y_test
     options = Options(
+        num_chains=1,
         num_inducing=settings.num_inducing,
         inducing_prior=settings.inducing_prior,
         effort=settings.scale,

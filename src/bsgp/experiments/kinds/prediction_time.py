@@ -55,7 +55,7 @@ def run(settings: PredictionTimeRun, data_dir: str | None) -> dict:
     cpu_began = time.process_time()
     data = load_named(settings.dataset, data_dir)
     fold = split(data.X, data.y, settings.fold)
-    options = Options(depth=settings.depth, num_inducing=settings.num_inducing, effort=settings.scale)
+    options = Options(depth=settings.depth, num_inducing=settings.num_inducing, effort=settings.scale, num_chains=1)
     with jax.enable_x64(True):
         likelihood = gaussian(fold.y.shape[1], fold.X.dtype)
         fit_key, test_key, thin_key = jr.split(jr.key(settings.seed), 3)
