@@ -3,7 +3,8 @@
     .venv/bin/python benchmarks/convergence.py [SETS] [FOLDS] [DEPTHS] [EFFORT]    such as yacht,boston 0,1,2,3 1 1
 
 Each run is a line of results/convergence.jsonl; runs that are there already are not repeated. CPU seconds count all
-chains, compilation and, apart, the diagnosis. The grade is that of the estimators, by training rows.
+chains, compilation and, apart, the diagnosis. The grade is that of the estimators, by training rows. At the end the
+table in docs/method.md is written from the records.
 """
 
 import json
@@ -14,6 +15,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 OUT = ROOT / "results" / "convergence.jsonl"
+PAGE = ROOT / "docs" / "method.md"
+GRADES = ("converged", "usable", "not converged")
 
 SMALL_SETS = "yacht,boston,concrete,energy"
 SHOWN = ("dataset", "fold", "depth", "grade", "rhat_95", "ess_bulk", "ess_tail", "cpu_seconds", "test_mnll")
@@ -54,9 +57,42 @@ print(json.dumps({
 """
 
 
+def records() -> list[dict]:
+    return [json.loads(line) for line in OUT.read_text().splitlines()] if OUT.exists() else []
+
+
+def table() -> str:
+    """The records as a table, one row for each data set and depth."""
+    lines = [
+        "| layers | data set | folds | converged, usable, not | R-hat of 95% of rows | effective draws, bulk/tail "
+        "| CPU s | test MNLL |",
+        "|---:|---|---:|---|---|---|---|---|",
+    ]
+    groups: dict[tuple[int, str], list[dict]] = {}
+    for one in records():
+        groups.setdefault((one["depth"], one["dataset"]), []).append(one)
+    for (depth, name), runs in sorted(groups.items()):
+        runs = sorted(runs, key=lambda one: one["fold"])
+        grades = [sum(one["grade"] == grade for one in runs) for grade in GRADES]
+        cells = (
+            ", ".join(map(str, grades)),
+            ", ".join(f"{one['rhat_95']:.3f}" for one in runs),
+            ", ".join(f"{one['ess_bulk']:.0f}/{one['ess_tail']:.0f}" for one in runs),
+            ", ".join(f"{one['cpu_seconds']:.0f}" for one in runs),
+            ", ".join(f"{one['test_mnll']:.3f}" for one in runs),
+        )
+        lines.append(f"| {depth} | {name} | {len(runs)} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def write_table() -> None:
+    before, start, rest = PAGE.read_text().partition("<!-- convergence -->\n")
+    _, end, after = rest.partition("<!-- /convergence -->")
+    PAGE.write_text(f"{before}{start}{table()}\n{end}{after}")
+
+
 def main(sets: str = SMALL_SETS, folds: str = "0,1,2,3", depths: str = "1", effort: str = "1") -> None:
-    done = [json.loads(line) for line in OUT.read_text().splitlines()] if OUT.exists() else []
-    seen = {(one["dataset"], one["fold"], one["depth"], one["effort"]) for one in done}
+    seen = {(one["dataset"], one["fold"], one["depth"], one["effort"]) for one in records()}
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout
     for depth in map(int, depths.split(",")):
         for fold in map(int, folds.split(",")):
@@ -74,6 +110,7 @@ def main(sets: str = SMALL_SETS, folds: str = "0,1,2,3", depths: str = "1", effo
                 with OUT.open("a") as out:
                     out.write(json.dumps(record) + "\n")
                 print({key: record[key] for key in SHOWN}, flush=True)
+    write_table()
 
 
 if __name__ == "__main__":
