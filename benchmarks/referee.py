@@ -29,31 +29,23 @@ ANCHORED_PLAN = Plan(adam_steps=500, burn_in=2_560, num_draws=256, thinning=8)
 """A tenth of the gradients, for coordinates in which u is integrated out."""
 
 
-def problem(
-    num_rows: int = NUM_ROWS, num_dims: int = NUM_DIMS, num_inducing: int = NUM_INDUCING, depth: int = 1
-) -> tuple[Target, np.ndarray, np.ndarray, np.ndarray]:
+def problem(num_rows: int = NUM_ROWS) -> tuple[Target, np.ndarray, np.ndarray, np.ndarray]:
     """Target, X, y and the grid of new points."""
     rng = np.random.default_rng(0)
-    X = rng.standard_normal((num_rows, num_dims))
+    X = rng.standard_normal((num_rows, NUM_DIMS))
     y = np.sin(1.5 * X[:, :1]) + 0.5 * X[:, 1:2] + 0.4 * rng.standard_normal((num_rows, 1))
     X, y = (X - X.mean(axis=0)) / X.std(axis=0), (y - y.mean()) / y.std()
-    model = init_deep_gp(X, gaussian(1, X.dtype, 0.1), jr.key(0), num_inducing=num_inducing, depth=depth)
-    grid = np.random.default_rng(5).uniform(-1.7, 1.7, (40, num_dims))
+    model = init_deep_gp(X, gaussian(1, X.dtype, 0.1), jr.key(0), num_inducing=NUM_INDUCING)
+    grid = np.random.default_rng(5).uniform(-1.7, 1.7, (40, NUM_DIMS))
     return Target(model, num_rows), X, y, grid
 
 
-def nuts_draws(
-    target: Target, X, y, key, num_chains=4, warmup=1_500, num_draws=3_000, num_passes=1
-) -> tuple[DeepGP, int]:
-    """BlackJAX's NUTS with window adaptation: constrained draws [C S ...], and how many transitions diverged.
-
-    Hidden layers are drawn `num_passes` times, always with the same random numbers; one layer draws nothing.
-    """
+def nuts_draws(target: Target, X, y, key, num_chains=4, warmup=1_500, num_draws=3_000) -> tuple[DeepGP, int]:
+    """BlackJAX's NUTS with window adaptation: constrained draws [C S ...], and how many transitions diverged."""
     batch, start = Batch(jnp.asarray(X), jnp.asarray(y)), target.unconstrain(target.model)
 
     def log_density(position):
-        keys = jr.split(jr.key(0), num_passes)
-        return jnp.mean(jax.lax.map(lambda key: target.log_joint(position, batch, key), keys))
+        return target.log_joint(position, batch, jr.key(0))  # the key is not used: one layer draws nothing
 
     def one_chain(key):
         start_key, warmup_key, draw_key = jr.split(key, 3)
@@ -77,11 +69,8 @@ def summarise(model: DeepGP, grid) -> dict[str, np.ndarray]:
     """Mean and standard deviation of the function and of y, over all draws, at each point of the grid."""
 
     def one_draw(draw):
-        keys = jr.split(jr.key(0), 1 if draw.depth == 1 else 16)
-        f = jax.vmap(lambda key: draw.propagate(jnp.asarray(grid), key))(keys)
-        mean, spread = jnp.mean(f.mean, axis=0)[:, 0], jnp.var(f.mean, axis=0)[:, 0]
-        variance = jnp.mean(f.variance, axis=0)[:, 0] + spread
-        return mean, variance, variance + draw.likelihood.noise_variance[0]
+        f = draw.layers[0].conditional(jnp.asarray(grid))
+        return f.mean[:, 0], f.variance[:, 0], draw.likelihood.predict(f).variance[:, 0]
 
     mean, variance, y_variance = (np.asarray(a) for a in jax.jit(jax.vmap(jax.vmap(one_draw)))(model))
     spread = mean.var(axis=(0, 1))

@@ -15,14 +15,14 @@ from referee import errors, nuts_draws, problem, run_anchored, run_sghmc, summar
 from sbc import CASES, calibrate, p_values
 
 
-def default_plan(num_rows: int, depth: int = 1, num_dims: int = 4):
-    return default_recipe(ProblemSize(num_rows, num_dims, 1, depth, is_gaussian=True)).plan
+def default_plan(num_rows: int):
+    return default_recipe(ProblemSize(num_rows, 4, 1, 1, is_gaussian=True)).plan
 
 
-def assert_agrees(found: dict[str, float], tolerance: float = 0.1) -> None:
-    assert found["mean"] < tolerance, found
-    assert found["sd"] < tolerance, found
-    assert found["predictive sd"] < tolerance, found
+def assert_agrees(found: dict[str, float]) -> None:
+    assert found["mean"] < 0.1, found
+    assert found["sd"] < 0.1, found
+    assert found["predictive sd"] < 0.1, found
 
 
 @pytest.fixture(scope="module")
@@ -67,21 +67,8 @@ def test_minibatches_with_some_anchor_rows_agree_with_nuts():
 
 
 @pytest.mark.slow
-def test_two_layers_agree_with_nuts():
-    """NUTS averages the log likelihood over fixed draws of the hidden layer, SGHMC takes a new draw each time."""
-    target, X, y, grid = problem(num_rows=50, depth=2, num_dims=2, num_inducing=5)
-    model, divergent = nuts_draws(target, X, y, jr.key(1), num_chains=2, warmup=300, num_draws=400, num_passes=8)
-    assert divergent < 40
-    anchored = Target(target.model, len(X), anchor=Anchor(jnp.asarray(X), jnp.asarray(y)))
-    plan = default_plan(len(X), depth=2, num_dims=2)
-    plan = type(plan)(**{**plan.__dict__, "thinning": 32, "num_draws": 256})
-    run = sample(anchored, X, y, jr.key(2), plan=plan, num_chains=4)
-    assert_agrees(errors(summarise(run.model, grid), summarise(model, grid)), tolerance=0.15)
-
-
-@pytest.mark.slow
 def test_ranks_of_true_values_are_uniform():
     with jax.debug_key_reuse(False):
-        found = p_values(calibrate(CASES["one layer, all rows"], 60))
+        found = p_values(calibrate(CASES["one layer, all rows"], 40))
     assert min(found.values()) > 1e-3, found
     assert np.median(list(found.values())) > 0.05, found
