@@ -74,7 +74,7 @@ def test_a_gaussian_with_any_scales_is_sampled_as_it_is(getkey):
     assert np.ptp(correlation) < 0.05
 
 
-@pytest.mark.parametrize("moment", [5, 7, 11, 14])
+@pytest.mark.parametrize("moment", [7, 14])
 def test_an_interrupted_run_resumes_as_if_it_had_not_been_interrupted(moment, tmp_path):
     target, X, y = tiny_target()
     whole = sample(target, X, y, jr.key(3), plan=PLAN, num_chains=2)
