@@ -29,7 +29,7 @@ class BSGPRegressor(RegressorMixin, BSGPEstimator):
     num_inducing : int or None
         Number of inducing points. None: the recipe's choice.
     num_chains : int or None
-        Number of Markov chains, for methods that sample. They run side by side on the cores that there are, and their
+        Number of Markov chains, for methods that sample. They run side by side on the available cores, and their
         draws do not depend on how many that is. None: four, which a grade of "converged" needs.
     objective : str
         "fitc" or "vfe". Only bsgp and its ablations have a choice.
