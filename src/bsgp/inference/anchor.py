@@ -7,6 +7,7 @@ the same for any anchor rows, with the Jacobian `-log |L|`. If all rows of a sha
 anchors, xi is N(0, I) whatever the rest is: u is integrated out, and the chain runs over Z, theta and noise alone.
 """
 
+from functools import reduce
 from typing import NamedTuple
 
 import equinox as eqx
@@ -19,6 +20,7 @@ from bsgp.inference.objectives import AbstractObjective
 from bsgp.models.deep_gp import DeepGP
 from bsgp.models.likelihoods.base import AbstractLikelihood
 from bsgp.models.likelihoods.gaussian_noise import Gaussian
+from bsgp.models.linalg.evidence import log_evidence
 from bsgp.models.linalg.numerics import LOG_2PI
 
 
@@ -60,11 +62,28 @@ class Anchor(eqx.Module):
 
     def conditional(self, model: DeepGP, num_counted: int | float, objective: AbstractObjective) -> Conditional:
         """`p(V | y_a, rest)` of the last layer of a model."""
+        A, residual = self._whitened(model)
+        return self.conditional_at(A, residual, model.likelihood, num_counted / self.num_rows, objective)
+
+    def log_evidence(self, model: DeepGP, num_counted: int | float, objective: AbstractObjective) -> Float[Array, ""]:
+        """`conditional(...).log_evidence`, for callers that need its gradient and nothing else."""
+        A, residual = self._whitened(model)
+        assert isinstance(model.likelihood, Gaussian)  # for the type checker: `Target` takes no anchor otherwise
+        num_targets, times = self.y.shape[1], num_counted / self.num_rows
+        noise = jnp.broadcast_to(model.likelihood.noise_variance, (num_targets,))
+
+        def one_output(p):
+            evidence = log_evidence(A, self.y[:, p], objective.anchor_noise(residual, noise[p]), times)
+            return objective.evidence(evidence, residual, noise[p], times)
+
+        return reduce(jnp.add, map(one_output, range(num_targets)))
+
+    def _whitened(self, model: DeepGP) -> tuple[list[Float[Array, "_ n"]], Float[Array, " n"]]:
+        """`Layer.whitened` of the last layer at the anchor rows."""
         H = self.X
         for layer in model.layers[:-1]:
             H = layer.conditional(H).mean
-        A, residual = model.layers[-1].whitened(H)
-        return self.conditional_at(A, residual, model.likelihood, num_counted / self.num_rows, objective)
+        return model.layers[-1].whitened(H)
 
     def conditional_at(
         self,

@@ -23,7 +23,7 @@ START_WEIGHT = 20.0
 KEPT_SHARE = 0.5
 """Weight that earlier positions keep when those of another chunk are added: the first ones are on the way there."""
 MAX_SEPARATE = 64
-"""A leaf with more numbers has one variance for all of them: a thousand variances cannot be learned in burn-in."""
+"""A leaf with more numbers has one variance per column, such as one per input for Z: a thousand cannot be learned."""
 
 
 class Moments(NamedTuple):
@@ -65,9 +65,17 @@ def learned_variance(moments: Moments, position: PyTree) -> np.ndarray:
     within = moments.square.sum(axis=0) / max(1.0, moments.weight.sum())
     share = moments.weight.mean() / (moments.weight.mean() + START_WEIGHT)
     variance = share * within + (1.0 - share) * start_variance(position)
-    sizes = [leaf.size for leaf in jax.tree.leaves(position)]
-    parts = np.split(variance, np.cumsum(sizes)[:-1])
-    return np.concatenate([np.full_like(one, one.mean()) if one.size > MAX_SEPARATE else one for one in parts])
+    leaves = jax.tree.leaves(position)
+    parts = np.split(variance, np.cumsum([leaf.size for leaf in leaves])[:-1])
+    return np.concatenate([_pooled(part, leaf.shape) for part, leaf in zip(parts, leaves, strict=True)])
+
+
+def _pooled(variance: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """Flat variances of a leaf, pooled over its rows if they are too many to be learned one by one."""
+    if variance.size <= MAX_SEPARATE:
+        return variance
+    by_row = variance.reshape(shape)
+    return np.broadcast_to(by_row.mean(axis=0, keepdims=True), shape).ravel()
 
 
 def start_variance(position: PyTree) -> np.ndarray:

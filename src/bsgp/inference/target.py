@@ -214,7 +214,8 @@ class Target(eqx.Module):
         """`log_joint` from one pass of batch and anchor rows together, which share every factorisation."""
         model, log_det = self._constrain_without_anchor(position)
         if self.integrates_u:  # xi stands for V, and its N(0, I) prior is the density of xi
-            return self.log_prior(model) + log_det + self._conditional(model).log_evidence
+            evidence = anchor.log_evidence(model, self.num_counted, self.objective)
+            return self.log_prior(model) + log_det + evidence
         num_rows = batch.X.shape[0]
         last = model.layers[-1]
         rows = jnp.concatenate([batch.X, anchor.X])
