@@ -24,6 +24,8 @@ from bsgp.models.likelihoods.gaussian_noise import gaussian
 
 ROOT = Path(__file__).parent.parent
 NUM_ROWS, NUM_DIMS, NUM_INDUCING = 80, 4, 8
+NUM_HIDDEN_DRAWS = 32
+"""Draws of hidden layers over which the referee averages, the same at every position."""
 PLAN = Plan(adam_steps=500, burn_in=10_000, num_draws=1_000, thinning=40, chunk=500)
 ANCHORED_PLAN = Plan(adam_steps=500, burn_in=2_560, num_draws=256, thinning=8)
 """A tenth of the gradients, for coordinates in which u is integrated out."""
@@ -40,12 +42,29 @@ def problem(num_rows: int = NUM_ROWS) -> tuple[Target, np.ndarray, np.ndarray, n
     return Target(model, num_rows), X, y, grid
 
 
+def deep_problem() -> tuple[Target, np.ndarray, np.ndarray, np.ndarray]:
+    """Two layers of 5 inducing points, 40 rows of one input with a step: 15 coordinates.
+
+    Z is fixed. Where it is sampled, inducing points that come close to each other make NUTS take days.
+    """
+    rng = np.random.default_rng(0)
+    X = np.sort(rng.uniform(-1.7, 1.7, (40, 1)), axis=0)
+    y = np.tanh(4.0 * X) + 0.3 * rng.standard_normal(X.shape)
+    y = (y - y.mean()) / y.std()
+    model = init_deep_gp(X, gaussian(1, X.dtype, 0.1), jr.key(0), num_inducing=5, depth=2)
+    return Target(model, len(X), treatment={"Z": "fix"}), X, y, np.linspace(-1.6, 1.6, 40)[:, None]
+
+
 def nuts_draws(target: Target, X, y, key, num_chains=4, warmup=1_500, num_draws=3_000) -> tuple[DeepGP, int]:
-    """BlackJAX's NUTS with window adaptation: constrained draws [C S ...], and how many transitions diverged."""
+    """BlackJAX's NUTS with window adaptation: constrained draws [C S ...], and how many transitions diverged.
+
+    The log joint of several layers is an expectation over hidden layers: a mean over fixed draws of them.
+    """
     batch, start = Batch(jnp.asarray(X), jnp.asarray(y)), target.unconstrain(target.model)
+    hidden_keys = jr.split(jr.key(0), 1 if target.model.depth == 1 else NUM_HIDDEN_DRAWS)
 
     def log_density(position):
-        return target.log_joint(position, batch, jr.key(0))  # the key is not used: one layer draws nothing
+        return jnp.mean(jax.vmap(lambda key: target.log_joint(position, batch, key))(hidden_keys))
 
     def one_chain(key):
         start_key, warmup_key, draw_key = jr.split(key, 3)
@@ -67,12 +86,17 @@ def nuts_draws(target: Target, X, y, key, num_chains=4, warmup=1_500, num_draws=
 
 def summarise(model: DeepGP, grid) -> dict[str, np.ndarray]:
     """Mean and standard deviation of the function and of y, over all draws, at each point of the grid."""
+    keys = jr.split(jr.key(0), 1 if model.depth == 1 else NUM_HIDDEN_DRAWS)
 
     def one_draw(draw):
-        f = draw.layers[0].conditional(jnp.asarray(grid))
-        return f.mean[:, 0], f.variance[:, 0], draw.likelihood.predict(f).variance[:, 0]
+        def one_pass(key):
+            f = draw.propagate(jnp.asarray(grid), key)
+            return f.mean[:, 0], f.variance[:, 0], draw.likelihood.predict(f).variance[:, 0]
 
-    mean, variance, y_variance = (np.asarray(a) for a in jax.jit(jax.vmap(jax.vmap(one_draw)))(model))
+        return jax.vmap(one_pass)(jr.clone(keys))
+
+    flat = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), model)
+    mean, variance, y_variance = (np.asarray(a) for a in jax.jit(lambda flat: jax.lax.map(one_draw, flat))(flat))
     spread = mean.var(axis=(0, 1))
     return {
         "mean": mean.mean(axis=(0, 1)),

@@ -11,12 +11,12 @@ from bsgp.inference.anchor import Anchor
 from bsgp.inference.events import Hot
 from bsgp.methods.bsgp import default_recipe
 from bsgp.methods.recipe import ProblemSize
-from referee import errors, nuts_draws, problem, run_anchored, run_sghmc, summarise
+from referee import deep_problem, errors, nuts_draws, problem, run_anchored, run_sghmc, summarise
 from sbc import CASES, calibrate, p_values
 
 
-def default_plan(num_rows: int):
-    return default_recipe(ProblemSize(num_rows, 4, 1, 1, is_gaussian=True)).plan
+def default_plan(num_rows: int, depth: int = 1):
+    return default_recipe(ProblemSize(num_rows, 4, 1, depth, is_gaussian=True)).plan
 
 
 def assert_agrees(found: dict[str, float]) -> None:
@@ -64,6 +64,19 @@ def test_minibatches_with_some_anchor_rows_agree_with_nuts():
     plan = type(plan)(**{**plan.__dict__, "batch_size": 20, "num_draws": 512})
     run = sample(Target(target.model, len(X), anchor=anchor), X, y, jr.key(2), plan=plan, num_chains=4)
     assert_agrees(errors(summarise(run.model, grid), summarise(model, grid)))
+
+
+@pytest.mark.slow
+def test_two_layers_agree_with_nuts():
+    """u, kernels and noise of both layers, with the default settings for few rows."""
+    target, X, y, grid = deep_problem()
+    model, divergent = nuts_draws(target, X, y, jr.key(1), num_chains=2, warmup=400, num_draws=600)
+    assert divergent < 12
+    anchor = Anchor(jnp.asarray(X), jnp.asarray(y))
+    anchored = Target(target.model, len(X), treatment={"Z": "fix"}, anchor=anchor)
+    run = sample(anchored, X, y, jr.key(2), plan=default_plan(len(X), depth=2), num_chains=4)
+    assert_agrees(errors(summarise(run.model, grid), summarise(model, grid)))
+    assert not run.history.warnings
 
 
 @pytest.mark.slow
