@@ -86,7 +86,7 @@ class ChunkRunner:
     def _faults(self, info: Info, limit: float) -> dict[int, Fault]:
         sizes = self.state.leaf_sizes
         by_leaf = dict(zip(sizes, np.moveaxis(np.asarray(info.temperature), 2, 0), strict=True))
-        error = temperature_error(sizes, info.energy.shape[1], self.plan.friction)
+        error = temperature_error(sizes, info.energy.shape[1], self.state.friction(self.plan))
         return faults(np.asarray(info.energy), by_leaf, error, limit)
 
     def set_back(self, phase: str, found: dict[int, Fault], remedy: str) -> None:

@@ -102,7 +102,7 @@ class SghmcRun:
     @property
     def history(self) -> History:
         state, temperature = self.state, self.state.temperature
-        error = temperature_error(state.leaf_sizes, state.energy.done("draws"), self.plan.friction)
+        error = temperature_error(state.leaf_sizes, state.energy.done("draws"), state.friction(self.plan))
         dropped = [one for one in state.failures if isinstance(one, Dropped)]
         set_back = [one for one in state.failures if isinstance(one, SetBack)]
         suspects = [*hot_chains(temperature, error), *moving_chains(state.energy.by_phase["draws"])]
@@ -192,7 +192,7 @@ class SghmcRun:
             if adapts_step and progress < STEP_SIZE_ENDS:
                 limit = heat_limit(self.plan, is_rough=progress < MASS_ENDS)
                 sizes = list(self.state.leaf_sizes.values())
-                self._rescale(suggested_factor(info, sizes, self.plan.friction, limit))
+                self._rescale(suggested_factor(info, sizes, self.state.friction(self.plan), limit))
                 if (progress + size / total) >= STEP_SIZE_ENDS:
                     self._settle_step_size()
                     settled = True

@@ -95,6 +95,7 @@ def _sampler(target: Target, plan: Plan, optimised: PyTree, data_axis: str | Non
         num_rows=target.num_data,
         step_size=plan.step_size or _start_step_size(plan, target.num_counted),
         friction=plan.friction,
+        persistence=plan.persistence,
         integrator=plan.integrator,
         adaptation=plan.adaptation,
         batch_size=plan.batch_size,

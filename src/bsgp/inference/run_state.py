@@ -17,6 +17,7 @@ from bsgp.inference.history import PHASES
 from bsgp.inference.host_loop import EnergyTrace
 from bsgp.inference.position_mass import Moments, no_moments
 from bsgp.inference.programs import Chain
+from bsgp.inference.sghmc_plan import Plan
 from bsgp.models.parameters import block_of, leaf_name
 
 
@@ -72,6 +73,10 @@ class RunState:
         """Numbers in each leaf of a chain's position, by its name."""
         paths = jtu.tree_leaves_with_path(self.chains.sampler.position)
         return {leaf_name(path): leaf[0].size for path, leaf in paths}
+
+    def friction(self, plan: Plan) -> float:
+        """Friction of the chains at their present step sizes."""
+        return plan.friction_at(np.asarray(self.chains.sampler.step_size))
 
     @property
     def is_noise(self) -> np.ndarray:

@@ -23,6 +23,8 @@ from bsgp.runtime.mesh import mean_over
 
 INTEGRATORS = ("baoab", "euler")
 ADAPTATIONS = ("steady", "paper", "fisher", "position")
+THERMOSTAT_COORDINATES = 10  # a leaf with many more has a thermostat that reacts after one posterior sd
+MIN_FRICTION = 0.01  # of a friction that follows the step size
 MASS_WINDOW = 500.0  # updates over which the steady mass averages
 
 
@@ -44,6 +46,8 @@ class State(NamedTuple):
     gradient_noise: fisher_mass.GradientNoise | None = None
     """Estimate of the gradient noise with `adaptation="fisher"`, else None. With it, all vectors above except the
     position are components along its axes."""
+    thermostat: Float[Array, " leaves"] | None = None
+    """Friction per unit of distance that each leaf has besides that of `persistence`; None without it."""
 
 
 class Info(NamedTuple):
@@ -57,6 +61,9 @@ class Info(NamedTuple):
     """Mean of `eps^2 Minv * curvature` over the coordinates of each leaf; a coordinate is unstable at 4."""
     gradient: Float[Array, " d"] | None = None
     """Gradient of `energy / N`, if its covariance is being estimated."""
+    absorbed: Float[Array, ""] | float = 0.0
+    """Friction of the thermostats as a share of the sampler's own, averaged over the coordinates: about the heat that
+    they take away."""
 
 
 class Sampler(NamedTuple):
@@ -77,6 +84,7 @@ def sghmc(
     num_rows: int | None = None,
     step_size: float = 0.01,
     friction: float = 0.05,
+    persistence: float | None = None,
     integrator: str = "baoab",
     adaptation: str = "steady",
     batch_size: int | None = None,
@@ -97,6 +105,10 @@ def sghmc(
     gradient noise, with friction that absorbs the heat of that noise (`fisher_mass`); for minibatches that are a small
     part of many rows. `"position"`: updates keep the mass, and the caller sets it (`position_mass`).
 
+    `friction` is the share of the momentum that an update takes away. With `persistence` it follows the step size
+    instead (`friction_of_step`), and a Nose-Hoover thermostat per leaf takes away the heat of steps that are long for
+    the stiffest directions.
+
     `data_axis` names the mesh axis over which each batch is split; densities and gradients are averaged over it.
     """
     check_positive("num_counted", num_counted)
@@ -106,6 +118,12 @@ def sghmc(
     check_option("integrator", integrator, INTEGRATORS)
     check_option("adaptation", adaptation, ADAPTATIONS)
     is_fisher = adaptation == "fisher"
+    if persistence is not None:
+        check_positive("persistence", persistence)
+        if adaptation != "position":
+            raise ValueError(
+                f"`persistence` must go with `adaptation='position'`, got {adaptation!r}. Pass `persistence=None`."
+            )
     adapt_mass = {"paper": _adapt_mass_as_the_authors, "position": _keep_mass}.get(adaptation, _adapt_mass_steadily)
     min_square = 1.0 / num_counted**2 if adaptation == "steady" else 0.0  # of a gradient of energy / N: a unit prior's
     drawn_from = num_counted if num_rows is None else check_count("num_rows", num_rows)
@@ -122,7 +140,8 @@ def sghmc(
         gradient_noise = None
         if is_fisher:
             gradient_noise = fisher_mass.init_gradient_noise(flat.size, _leaf_of(position), num_leaves, flat.dtype)
-        return State(position, jnp.zeros_like(flat), ones, ones, ones, step_sizes, gradient_noise)
+        thermostat = None if persistence is None else jnp.zeros((num_leaves,), flat.dtype)
+        return State(position, jnp.zeros_like(flat), ones, ones, ones, step_sizes, gradient_noise, thermostat)
 
     def inverse_mass(gradient_square):
         if is_fisher:
@@ -137,13 +156,18 @@ def sghmc(
         raw_gradient = -slope / num_counted
         gradient_noise = state.gradient_noise
         gradient = fisher_mass.to_axes(gradient_noise, raw_gradient)
-        mobility = _step_size_along_axes(state) ** 2 * inverse_mass(state.gradient_square)
+        step_size_along_axes = _step_size_along_axes(state)
+        mobility = step_size_along_axes**2 * inverse_mass(state.gradient_square)
         thermal = mobility / num_counted  # variance of p at stationarity
         kick = -mobility * gradient
         white = jr.normal(noise_key, slope.shape, slope.dtype)
         heat = mobility * num_counted * state.gradient_square  # of the gradient noise, in units of `thermal`
         factor = 1.0 if gradient_noise is None else fisher_mass.momentum_factor(gradient_noise, heat)
-        drift, momentum = integrate(state.momentum, kick, thermal, white, friction, factor)
+        damping = friction
+        if persistence is not None:
+            damping = friction_of_step(step_size_along_axes, persistence, jnp)
+            factor = jnp.exp(-(state.step_size * state.thermostat)[_leaf_of(state.position)])
+        drift, momentum = integrate(state.momentum, kick, thermal, white, damping, factor)
         # a linear force of stiffness k leaves E[kick * p] = -k/2 of the thermal variance under both integrators
         observed = jnp.stack([cooling * momentum**2, -2.0 * state.momentum * kick]) / thermal[None, :]
         temperature, stiffness = _mean_by_leaf(observed, state)
@@ -154,7 +178,16 @@ def sghmc(
                 info = info._replace(gradient=raw_gradient)
             thermostat = fisher_mass.next_thermostat(gradient_noise, observed[0], heat, friction)
             gradient_noise = gradient_noise._replace(thermostat=thermostat)
-        return state._replace(position=position, momentum=momentum, gradient_noise=gradient_noise), info, gradient
+        state = state._replace(position=position, momentum=momentum, gradient_noise=gradient_noise)
+        if persistence is not None:
+            sizes = np.asarray([leaf.size for leaf in jax.tree.leaves(state.position)])
+            # a few momenta have a temperature that varies a lot, which a slow thermostat averages out
+            rate = state.step_size / (1.0 + THERMOSTAT_COORDINATES / sizes)
+            # total friction stays above zero
+            thermostat = jnp.maximum(state.thermostat + rate * (temperature - 1.0), -0.9 / persistence)
+            state = state._replace(thermostat=thermostat)
+            info = info._replace(absorbed=persistence * jnp.sum(thermostat * sizes) / sizes.sum())
+        return state, info, gradient
 
     def burn_in(key, state, batch):
         state, info, gradient = update(key, state, batch)
@@ -164,6 +197,15 @@ def sghmc(
         return update(key, state, batch)[:2]
 
     return Sampler(init, burn_in, step)
+
+
+def friction_of_step(step_size, persistence: float, xp=np):
+    """Friction under which a chain turns after a distance of `persistence`, or after 100 updates if that is sooner.
+
+    Both are in units of the posterior's standard deviations. A chain that turns too early does a random walk; one that
+    turns too late collects the heat of many steps, and may never lose that of a bad start.
+    """
+    return -xp.expm1(-xp.maximum(step_size / persistence, MIN_FRICTION))
 
 
 def _rows_in_noise(integrator: str, batch_size: int | None, num_rows: int | float) -> float:
@@ -260,7 +302,9 @@ def with_mass_of(before: State, after: State) -> State:
     gradient_noise = before.gradient_noise
     if gradient_noise is not None and after.gradient_noise is not None:
         gradient_noise = gradient_noise._replace(thermostat=after.gradient_noise.thermostat)
-    return before._replace(position=after.position, momentum=after.momentum, gradient_noise=gradient_noise)
+    return before._replace(
+        position=after.position, momentum=after.momentum, gradient_noise=gradient_noise, thermostat=after.thermostat
+    )
 
 
 def learn_gradient_noise(state: State, gradients: Float[Array, "T d"]) -> State:

@@ -4,7 +4,9 @@ import functools
 import warnings
 from dataclasses import asdict, dataclass
 
-from bsgp.inference.sghmc import ADAPTATIONS, INTEGRATORS
+import numpy as np
+
+from bsgp.inference.sghmc import ADAPTATIONS, INTEGRATORS, friction_of_step
 from bsgp.runtime.checks import check_count, check_option, check_positive
 
 
@@ -27,6 +29,9 @@ class Plan:
     step_size: float | None = None
     """None adapts it during burn-in; a number keeps it."""
     friction: float = 0.05
+    persistence: float | None = None
+    """Distance, in posterior standard deviations, after which a chain turns; friction then follows the step size. For
+    the position mass. None keeps `friction`."""
     integrator: str = "baoab"
     adaptation: str = "steady"
     """Rule by which the mass adapts. `"paper"` is the authors' own, in their rhythm of 21 updates, throughout burn-in;
@@ -59,7 +64,7 @@ class Plan:
             check_positive(name, getattr(self, name))
         check_option("integrator", self.integrator, INTEGRATORS)
         check_option("adaptation", self.adaptation, ADAPTATIONS)
-        for name in ("step_size", "max_seconds"):
+        for name in ("step_size", "max_seconds", "persistence"):
             if getattr(self, name) is not None:
                 check_positive(name, getattr(self, name))
 
@@ -70,6 +75,12 @@ class Plan:
         A step of L-BFGS counts for one; its line search may take more.
         """
         return self.adam_steps + self.lbfgs_steps + self.burn_in + self.num_draws * self.thinning
+
+    def friction_at(self, step_sizes: np.ndarray) -> float:
+        """Friction of chains with these step sizes: the smallest of all, if it follows them."""
+        if self.persistence is None:
+            return self.friction
+        return float(friction_of_step(np.min(step_sizes), self.persistence))
 
     def to_record(self) -> dict:
         """Fields as the records in `results/` have them, under the names of version 0.1."""

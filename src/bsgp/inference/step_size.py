@@ -15,7 +15,8 @@ STIFFNESS_LIMIT = 0.25  # mean over a leaf's coordinates; its stiffest direction
 SAFETY = 0.7  # halves the excess temperature, which grows with the square of the step
 # without gradient noise positions are colder than momenta: their error is of a higher order in the step
 EXACT_HEAT_LIMIT = 0.1
-EXACT_SAFETY = 0.85
+ABSORBED_LIMIT = 0.25  # share of the friction that a thermostat may add
+EXACT_SAFETY = 0.9
 MAX_STEP_SIZE = 0.1  # ten times the authors', for an anchored u
 MAX_POSITION_STEP_SIZE = 0.2  # for the position mass, in units of the posterior's standard deviations
 MAX_PLAIN_STEP_SIZE = 0.03  # for a plain u: with longer steps chains of few rows stay cool and yet leave their mode
@@ -34,14 +35,16 @@ def longest_allowed(target: Target, plan: Plan) -> float:
 def suggested_factor(info: Info, sizes: list[int], friction: float, heat_limit: float) -> np.ndarray:
     """Factor on each leaf's step size, `[C leaves]`, from the `Info` of a chunk of updates `[C T ...]`.
 
-    Excess temperature and stiffness both grow with the square of the step; the factor brings the worse of them to its
-    limit. A temperature counts only as far as it exceeds two standard errors of its own estimate, for a leaf with as
+    Excess temperature and stiffness both grow with the square of the step; the factor brings the worst of them, or of
+    the heat that a thermostat absorbs, to its limit. A temperature counts only as far as it exceeds two standard errors of its own estimate, for a leaf with as
     many numbers as `sizes` says, so that a single coordinate does not rule by chance.
     """
     temperature, stiffness = np.asarray(info.temperature), np.asarray(info.stiffness)
     error = np.sqrt(2.0 / (np.asarray(sizes) * temperature.shape[1] * friction))
     heat = temperature.mean(axis=1) - 1.0 - 2.0 * error
+    absorbed = np.asarray(info.absorbed).reshape(len(heat), -1).mean(axis=1)
     worst = np.maximum(heat / heat_limit, stiffness.mean(axis=1) / STIFFNESS_LIMIT)
+    worst = np.maximum(worst, absorbed[:, None] / ABSORBED_LIMIT)
     return np.clip(np.maximum(worst, 1e-6) ** -0.5, 0.5, 1.5)
 
 
@@ -55,12 +58,15 @@ def heat_limit(plan: Plan, *, is_rough: bool) -> float:
 def settled_factor(sampler: State, earlier: list[np.ndarray], plan: Plan) -> np.ndarray:
     """Factor that leads to the geometric mean of the steps tried while the mass was kept, made safer.
 
-    The safety margin is against heat, which a thermostat takes care of by itself.
+    The safety margin is against heat, which a thermostat takes care of by itself. Under the position mass, which chains
+    share, they share the step as well: that of the median chain. One that had a bad start would stay slow.
     """
     now = np.asarray(sampler.step_size)
     tried = np.stack([*earlier[len(earlier) * 2 // 3 :], now])
-    safety = EXACT_SAFETY if plan.adaptation == "position" else SAFETY if sampler.gradient_noise is None else 1.0
-    return safety * np.exp(np.log(tried).mean(axis=0)) / now
+    settled = np.exp(np.log(tried).mean(axis=0))
+    if plan.adaptation == "position":
+        return EXACT_SAFETY * np.median(settled, axis=0, keepdims=True) / now
+    return (SAFETY if sampler.gradient_noise is None else 1.0) * settled / now
 
 
 def rescaled(sampler: State, factor: np.ndarray, is_noise: np.ndarray, longest: float) -> State:
