@@ -28,7 +28,7 @@ from bsgp.runtime.mesh import Layout, mesh_shape
 
 PLAIN_PLAN = Plan(adam_steps=2_800, burn_in=5_632, num_draws=128, thinning=44)
 """Plan for likelihoods whose u cannot be anchored: 14,064 gradient evaluations, more with a longer warm start."""
-EXACT_PLAN = Plan(adam_steps=0, lbfgs_steps=80, burn_in=960, thinning=14, adaptation="position", persistence=1.6)
+EXACT_PLAN = Plan(adam_steps=0, lbfgs_steps=80, burn_in=960, thinning=15, adaptation="position", persistence=2.5)
 """Plan for few rows, one layer and Gaussian noise: u is integrated out, and gradients are exact."""
 SMALL_PLAN = Plan(adam_steps=1_800, burn_in=1_920, num_draws=128, thinning=16, batch_size=500)
 """Plan for few rows and several layers."""
