@@ -23,7 +23,7 @@ from bsgp.inference.position_mass import (
 )
 from bsgp.inference.sghmc import sghmc
 
-PLAN = Plan(adam_steps=40, burn_in=80, num_draws=8, thinning=5, chunk=10, adaptation="position")
+PLAN = Plan(adam_steps=40, burn_in=80, num_draws=8, thinning=5, chunk=10, adaptation="position", persistence=1.6)
 
 
 def test_moments_are_those_of_weighted_positions(rng):
@@ -89,11 +89,13 @@ def test_an_interrupted_run_resumes_as_if_it_had_not_been_interrupted(moment, tm
     assert_same(resumed, whole)
 
 
-def test_the_mass_is_kept_during_the_draws(getkey):
+def test_chains_share_mass_and_step_and_keep_them_during_the_draws(getkey):
     target, X, y = tiny_target()
     short = sample(target, X, y, jr.key(3), plan=PLAN, num_chains=2)
     longer = sample(target, X, y, jr.key(3), plan=replace(PLAN, num_draws=16), num_chains=2)
     assert_allclose(longer.chains.sampler.gradient_square, short.chains.sampler.gradient_square, rtol=1e-12)
     learned = np.asarray(short.chains.sampler.gradient_square)
     assert (learned[0] == learned[1]).all()
+    step_size = np.asarray(short.chains.sampler.step_size)
+    assert (step_size[0] == step_size[1]).all()
     assert np.unique(learned).size > 3

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from bsgp.inference.sghmc import Info, sghmc, with_step_size
-from bsgp.inference.step_size import suggested_factor
+from bsgp.inference.sghmc import Info, friction_of_step, sghmc, with_step_size
+from bsgp.inference.sghmc_plan import Plan
+from bsgp.inference.step_size import ABSORBED_LIMIT, suggested_factor
 
 
 def log_density(position, batch, key):
@@ -103,9 +104,45 @@ def test_gradient_noise_heats_and_temperature_shows_it(getkey):
     assert_allclose(np.asarray(x)[5000:].var(), theory, rtol=0.15)
 
 
+@pytest.mark.parametrize("num_coordinates", [4, 200])
+def test_thermostats_take_the_heat_of_gradient_noise_away(num_coordinates, getkey):
+    """Without them the positions would be half as wide again (the theory of the test above)."""
+    noise = 2.0
+
+    def noisy(x, batch, key):
+        return -0.5 * jnp.sum(x**2) + noise * jnp.sum(x * jax.random.normal(key, x.shape))
+
+    sampler = sghmc(noisy, 1, step_size=0.2, persistence=1.0, adaptation="position")
+
+    def body(state, key):
+        state, info = sampler.step(key, state, None)
+        return state, (jnp.mean(state.position**2), info.temperature, info.absorbed)
+
+    start = sampler.init(jnp.zeros(num_coordinates))
+    _, found = jax.jit(lambda keys: jax.lax.scan(body, start, keys))(jax.random.split(getkey(), 60_000))
+    square, temperature, absorbed = (np.asarray(one)[5_000:].mean() for one in found)
+    assert_allclose(temperature, 1.0, atol=0.03)
+    assert_allclose(square, 1.0, atol=0.1)
+    keep = np.exp(-0.2)
+    theory = keep**2 / (1 - keep**2) * (0.2 * noise) ** 2  # excess temperature without thermostats
+    assert_allclose(absorbed, theory, rtol=0.3)  # a thermostat of few coordinates varies, and absorbs more
+
+
+def test_friction_follows_the_step_but_heat_always_leaves_within_a_hundred_updates():
+    assert_allclose(friction_of_step(np.asarray([0.2, 0.4]), 2.0), -np.expm1([-0.1, -0.2]))
+    assert friction_of_step(1e-6, 2.0) > 0.009
+    assert Plan(adaptation="position", persistence=2.0).friction_at(np.asarray([0.4, 0.2])) == -np.expm1(-0.1)
+    assert Plan(friction=0.07).friction_at(np.asarray([0.4])) == 0.07
+
+
 def test_step_size_follows_heat_and_stiffness():
-    def factor(heat, stiffness):
-        info = Info(jnp.zeros((1, 500)), jnp.full((1, 500, 1), 1 + heat), jnp.full((1, 500, 1), stiffness))
+    def factor(heat, stiffness, absorbed=0.0):
+        info = Info(
+            jnp.zeros((1, 500)),
+            jnp.full((1, 500, 1), 1 + heat),
+            jnp.full((1, 500, 1), stiffness),
+            absorbed=jnp.full((1, 500), absorbed),
+        )
         ((result,),) = suggested_factor(info, [1000], 0.05, 0.05)
         return result
 
@@ -114,6 +151,7 @@ def test_step_size_follows_heat_and_stiffness():
     assert factor(0.0, 5.0) == 0.5
     assert_allclose(factor(0.0, 0.5), 0.5**0.5, rtol=1e-6)
     assert factor(0.08, 0.01) < 1 < factor(0.03, 0.01)
+    assert_allclose(factor(0.0, 0.001, absorbed=4 * ABSORBED_LIMIT), 0.5)
 
 
 def test_rescaling_keeps_the_temperature(getkey):
@@ -124,7 +162,10 @@ def test_rescaling_keeps_the_temperature(getkey):
     assert_allclose(half.momentum, state.momentum / 2)
 
 
-@pytest.mark.parametrize("options", [{"step_size": -1.0}, {"friction": 1.5}, {"integrator": "leapfrog"}])
+@pytest.mark.parametrize(
+    "options",
+    [{"step_size": -1.0}, {"friction": 1.5}, {"integrator": "leapfrog"}, {"persistence": 2.0}],
+)
 def test_impossible_options_are_refused(options):
     with pytest.raises(ValueError, match="got"):
         sghmc(log_density, 10, **options)

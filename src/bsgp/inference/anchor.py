@@ -73,7 +73,7 @@ class Anchor(eqx.Module):
         noise = jnp.broadcast_to(model.likelihood.noise_variance, (num_targets,))
 
         def one_output(p):
-            evidence = log_evidence(A, self.y[:, p], objective.anchor_noise(residual, noise[p]), times)
+            evidence = jnp.asarray(log_evidence(A, self.y[:, p], objective.anchor_noise(residual, noise[p]), times))
             return objective.evidence(evidence, residual, noise[p], times)
 
         return reduce(jnp.add, map(one_output, range(num_targets)))

@@ -27,7 +27,8 @@ from bsgp.models.deep_gp import DeepGP
 from bsgp.runtime.mesh import BY_CHAIN, BY_CHAIN_AND_ROW, CHAIN, DATA, REPLICATED
 
 START_STEP_SIZE = 0.002  # short enough for any target; adaptation makes it longer
-POSITION_START_STEP_SIZE = 0.05  # in units of the posterior's standard deviations, which are known roughly
+POSITION_START_STEP_SIZE = 0.05  # for few rows, in units of the posterior's standard deviations, known roughly
+FEW_ROWS = 1_000
 FISHER_START_SHARE, MAX_FISHER_START = 0.1, 0.01  # with the Fisher mass: a share of the longest step, at most this
 
 
@@ -104,8 +105,10 @@ def _sampler(target: Target, plan: Plan, optimised: PyTree, data_axis: str | Non
 
 
 def _start_step_size(plan: Plan, num_counted: float) -> float:
+    if plan.adaptation == "position":
+        return POSITION_START_STEP_SIZE * min(1.0, (FEW_ROWS / num_counted) ** 0.5)
     if plan.adaptation != "fisher":
-        return POSITION_START_STEP_SIZE if plan.adaptation == "position" else START_STEP_SIZE
+        return START_STEP_SIZE
     return min(MAX_FISHER_START, FISHER_START_SHARE * longest_step(plan.friction, plan.batch_size, num_counted))
 
 

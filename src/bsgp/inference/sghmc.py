@@ -164,9 +164,10 @@ def sghmc(
         heat = mobility * num_counted * state.gradient_square  # of the gradient noise, in units of `thermal`
         factor = 1.0 if gradient_noise is None else fisher_mass.momentum_factor(gradient_noise, heat)
         damping = friction
-        if persistence is not None:
-            damping = friction_of_step(step_size_along_axes, persistence, jnp)
-            factor = jnp.exp(-(state.step_size * state.thermostat)[_leaf_of(state.position)])
+        if persistence is not None and state.thermostat is not None:
+            leaf_of, distance = _leaf_of(state.position), distance_per_update(state.step_size, persistence, jnp)
+            damping = friction_of_step(state.step_size, persistence, jnp)[leaf_of]
+            factor = jnp.exp(-(distance * state.thermostat)[leaf_of])
         drift, momentum = integrate(state.momentum, kick, thermal, white, damping, factor)
         # a linear force of stiffness k leaves E[kick * p] = -k/2 of the thermal variance under both integrators
         observed = jnp.stack([cooling * momentum**2, -2.0 * state.momentum * kick]) / thermal[None, :]
@@ -179,10 +180,10 @@ def sghmc(
             thermostat = fisher_mass.next_thermostat(gradient_noise, observed[0], heat, friction)
             gradient_noise = gradient_noise._replace(thermostat=thermostat)
         state = state._replace(position=position, momentum=momentum, gradient_noise=gradient_noise)
-        if persistence is not None:
-            sizes = np.asarray([leaf.size for leaf in jax.tree.leaves(state.position)])
+        if persistence is not None and state.thermostat is not None:
+            sizes = np.asarray([leaf.size for leaf in jax.tree.leaves(state.position)], slope.dtype)
             # a few momenta have a temperature that varies a lot, which a slow thermostat averages out
-            rate = state.step_size / (1.0 + THERMOSTAT_COORDINATES / sizes)
+            rate = distance_per_update(state.step_size, persistence, jnp) / (1.0 + THERMOSTAT_COORDINATES / sizes)
             # total friction stays above zero
             thermostat = jnp.maximum(state.thermostat + rate * (temperature - 1.0), -0.9 / persistence)
             state = state._replace(thermostat=thermostat)
@@ -199,13 +200,20 @@ def sghmc(
     return Sampler(init, burn_in, step)
 
 
-def friction_of_step(step_size, persistence: float, xp=np):
-    """Friction under which a chain turns after a distance of `persistence`, or after 100 updates if that is sooner.
+def distance_per_update(step_size, persistence: float, xp=np):
+    """Distance that friction and thermostats count for an update with this step size.
 
-    Both are in units of the posterior's standard deviations. A chain that turns too early does a random walk; one that
-    turns too late collects the heat of many steps, and may never lose that of a bad start.
+    At least a hundredth of `persistence`: with tiny steps a chain would never lose the heat of a bad start.
     """
-    return -xp.expm1(-xp.maximum(step_size / persistence, MIN_FRICTION))
+    return xp.maximum(step_size, MIN_FRICTION * persistence)
+
+
+def friction_of_step(step_size, persistence: float, xp=np):
+    """Friction under which a chain turns after a distance of `persistence`, in posterior standard deviations.
+
+    A chain that turns too early does a random walk; one that turns too late collects the heat of many steps.
+    """
+    return -xp.expm1(-distance_per_update(step_size, persistence, xp) / persistence)
 
 
 def _rows_in_noise(integrator: str, batch_size: int | None, num_rows: int | float) -> float:

@@ -36,13 +36,14 @@ def suggested_factor(info: Info, sizes: list[int], friction: float, heat_limit: 
     """Factor on each leaf's step size, `[C leaves]`, from the `Info` of a chunk of updates `[C T ...]`.
 
     Excess temperature and stiffness both grow with the square of the step; the factor brings the worst of them, or of
-    the heat that a thermostat absorbs, to its limit. A temperature counts only as far as it exceeds two standard errors of its own estimate, for a leaf with as
-    many numbers as `sizes` says, so that a single coordinate does not rule by chance.
+    the heat that thermostats absorb, to its limit. A temperature counts only as far as it exceeds two standard errors
+    of its own estimate, for a leaf with as many numbers as `sizes` says, so that a single coordinate does not rule by
+    chance.
     """
     temperature, stiffness = np.asarray(info.temperature), np.asarray(info.stiffness)
     error = np.sqrt(2.0 / (np.asarray(sizes) * temperature.shape[1] * friction))
     heat = temperature.mean(axis=1) - 1.0 - 2.0 * error
-    absorbed = np.asarray(info.absorbed).reshape(len(heat), -1).mean(axis=1)
+    absorbed = np.broadcast_to(np.asarray(info.absorbed), np.shape(info.energy)).mean(axis=1)
     worst = np.maximum(heat / heat_limit, stiffness.mean(axis=1) / STIFFNESS_LIMIT)
     worst = np.maximum(worst, absorbed[:, None] / ABSORBED_LIMIT)
     return np.clip(np.maximum(worst, 1e-6) ** -0.5, 0.5, 1.5)
@@ -86,7 +87,10 @@ def rescaled(sampler: State, factor: np.ndarray, is_noise: np.ndarray, longest: 
 
 
 def calmer(sampler: State, is_bad: np.ndarray, shrink: float) -> State:
-    """Bad chains with a shorter step and at rest: the last momenta before the trouble may be part of it."""
+    """Bad chains with a shorter step and at rest: momenta and thermostats before the trouble may be part of it."""
     factor = jnp.where(jnp.asarray(is_bad), shrink, 1.0).astype(sampler.step_size.dtype)
     shorter = jax.vmap(with_step_size)(sampler, sampler.step_size * factor[:, None])
-    return shorter._replace(momentum=jnp.where(jnp.asarray(is_bad)[:, None], 0.0, shorter.momentum))
+    is_bad = jnp.asarray(is_bad)[:, None]
+    if shorter.thermostat is not None:
+        shorter = shorter._replace(thermostat=jnp.where(is_bad, 0.0, shorter.thermostat))
+    return shorter._replace(momentum=jnp.where(is_bad, 0.0, shorter.momentum))

@@ -30,8 +30,10 @@ PLAIN_PLAN = Plan(adam_steps=2_800, burn_in=5_632, num_draws=128, thinning=44)
 """Plan for likelihoods whose u cannot be anchored: 14,064 gradient evaluations, more with a longer warm start."""
 EXACT_PLAN = Plan(adam_steps=0, lbfgs_steps=80, burn_in=960, thinning=15, adaptation="position", persistence=2.5)
 """Plan for few rows, one layer and Gaussian noise: u is integrated out, and gradients are exact."""
-SMALL_PLAN = Plan(adam_steps=1_800, burn_in=1_920, num_draws=128, thinning=16, batch_size=500)
-"""Plan for few rows and several layers."""
+DEEP_PLAN = Plan(
+    adam_steps=1_000, burn_in=960, num_draws=128, thinning=28, batch_size=500, adaptation="position", persistence=1.6
+)
+"""Plan for few rows and several layers: draws of hidden layers are all the noise that gradients have."""
 LATENT_VARIANCE_PRIOR = LogNormal.with_median(1.0, scale=2.0)
 """Kernel variance of latent functions without units: one that separates classes well may be of any size."""
 SMALL_TABLE, MANY_ROWS = 1_000, 5_000
@@ -49,11 +51,7 @@ def default_recipe(size: ProblemSize) -> Recipe:
     """
     if size.num_rows <= SMALL_TABLE:
         has_exact_gradients = size.depth == 1 and size.is_gaussian and not size.is_streamed
-        plan = (
-            EXACT_PLAN
-            if has_exact_gradients
-            else Plan(adam_steps=1_800, burn_in=1_920, num_draws=128, thinning=16, batch_size=500)
-        )
+        plan = EXACT_PLAN if has_exact_gradients else DEEP_PLAN
         num_inducing, num_anchor = min(100, size.num_rows), size.num_rows
     elif size.num_rows <= MANY_ROWS:
         plan = Plan(adam_steps=3_500, burn_in=2_240, num_draws=128, thinning=28, batch_size=1_000)
