@@ -22,6 +22,7 @@ from bsgp.inference.position_mass import (
     with_variance,
 )
 from bsgp.inference.sghmc import sghmc
+from bsgp.inference.step_size import EXACT_SAFETY, settled_factor
 
 PLAN = Plan(adam_steps=40, burn_in=80, num_draws=8, thinning=5, chunk=10, adaptation="position", persistence=1.6)
 
@@ -89,13 +90,19 @@ def test_an_interrupted_run_resumes_as_if_it_had_not_been_interrupted(moment, tm
     assert_same(resumed, whole)
 
 
-def test_chains_share_mass_and_step_and_keep_them_during_the_draws(getkey):
+def test_the_mass_is_kept_during_the_draws(getkey):
     target, X, y = tiny_target()
     short = sample(target, X, y, jr.key(3), plan=PLAN, num_chains=2)
     longer = sample(target, X, y, jr.key(3), plan=replace(PLAN, num_draws=16), num_chains=2)
     assert_allclose(longer.chains.sampler.gradient_square, short.chains.sampler.gradient_square, rtol=1e-12)
     learned = np.asarray(short.chains.sampler.gradient_square)
     assert (learned[0] == learned[1]).all()
-    step_size = np.asarray(short.chains.sampler.step_size)
-    assert (step_size[0] == step_size[1]).all()
     assert np.unique(learned).size > 3
+
+
+def test_chains_settle_at_the_step_of_the_median_chain():
+    tried = np.asarray([[0.1, 0.1], [0.2, 0.2], [0.001, 0.001]])
+    sampler = sghmc(lambda x, b, k: -0.5 * jnp.sum(x**2), 10, adaptation="position")
+    chains = jax.vmap(sampler.init)(jnp.ones((3, 4)))._replace(step_size=jnp.asarray(tried))
+    factor = settled_factor(chains, [tried, tried], PLAN)
+    assert_allclose(factor * tried, EXACT_SAFETY * 0.1)

@@ -8,7 +8,6 @@ import pytest
 
 from bsgp import Target, sample
 from bsgp.inference.anchor import Anchor
-from bsgp.inference.events import Hot
 from bsgp.methods.bsgp import default_recipe
 from bsgp.methods.recipe import ProblemSize
 from referee import deep_problem, errors, nuts_draws, problem, run_anchored, run_sghmc, summarise
@@ -48,9 +47,7 @@ def test_sghmc_agrees_with_nuts(coordinates, reference):
         run = sample(anchored, X, y, jr.key(2), plan=default_plan(len(X)), num_chains=4)
         ours = summarise(run.model, grid)
     assert_agrees(errors(ours, nuts))
-    # the default's long steps may make a chain hot, which its grade says; the agreement above must hold all the same
-    allowed = Hot if coordinates == "default" else ()
-    assert all(isinstance(event, allowed) for event in run.history.events), run.history.warnings
+    assert not run.history.warnings
 
 
 @pytest.mark.slow
