@@ -24,6 +24,7 @@ from bsgp.runtime.mesh import mean_over
 INTEGRATORS = ("baoab", "euler")
 ADAPTATIONS = ("steady", "paper", "fisher", "position")
 THERMOSTAT_COORDINATES = 10  # a leaf with many more has a thermostat that reacts after one posterior sd
+MAX_ABSORBED = 3.0  # friction of a thermostat, relative to the sampler's own
 MIN_FRICTION = 0.01  # of a friction that follows the step size
 MASS_WINDOW = 500.0  # updates over which the steady mass averages
 
@@ -184,8 +185,9 @@ def sghmc(
             sizes = np.asarray([leaf.size for leaf in jax.tree.leaves(state.position)], slope.dtype)
             # a few momenta have a temperature that varies a lot, which a slow thermostat averages out
             rate = distance_per_update(state.step_size, persistence, jnp) / (1.0 + THERMOSTAT_COORDINATES / sizes)
-            # total friction stays above zero
-            thermostat = jnp.maximum(state.thermostat + rate * (temperature - 1.0), -0.9 / persistence)
+            # total friction stays above zero, and the heat of a bad start does not wind thermostats up for good
+            lowest, highest = -0.9 / persistence, MAX_ABSORBED / persistence
+            thermostat = jnp.clip(state.thermostat + rate * (temperature - 1.0), lowest, highest)
             state = state._replace(thermostat=thermostat)
             info = info._replace(absorbed=persistence * jnp.sum(thermostat * sizes) / sizes.sum())
         return state, info, gradient

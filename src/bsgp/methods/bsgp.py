@@ -30,13 +30,15 @@ PLAIN_PLAN = Plan(adam_steps=2_800, burn_in=5_632, num_draws=128, thinning=44)
 """Plan for likelihoods whose u cannot be anchored: 14,064 gradient evaluations, more with a longer warm start."""
 EXACT_PLAN = Plan(adam_steps=0, lbfgs_steps=80, burn_in=960, thinning=15, adaptation="position", persistence=2.5)
 """Plan for few rows, one layer and Gaussian noise: u is integrated out, and gradients are exact."""
+LONG_EXACT_PLAN = replace(EXACT_PLAN, num_draws=128, thinning=24, chunk=48)
+"""The same for more rows, whose gradients take longer: as far between draws as the time of minibatches allows."""
 DEEP_PLAN = Plan(
     adam_steps=1_000, burn_in=960, num_draws=128, thinning=28, batch_size=500, adaptation="position", persistence=1.6
 )
 """Plan for few rows and several layers: draws of hidden layers are all the noise that gradients have."""
 LATENT_VARIANCE_PRIOR = LogNormal.with_median(1.0, scale=2.0)
 """Kernel variance of latent functions without units: one that separates classes well may be of any size."""
-SMALL_TABLE, MANY_ROWS = 1_000, 5_000
+SMALL_TABLE, MANY_ROWS, MOST_EXACT_ROWS = 1_000, 5_000, 10_000
 
 
 # -- recipes -----------------------------------------------------------------------------------------------------
@@ -45,23 +47,25 @@ SMALL_TABLE, MANY_ROWS = 1_000, 5_000
 def default_recipe(size: ProblemSize) -> Recipe:
     """One recipe for all data sets and depths; docs/recipe.md says how it was found.
 
-    Up to 1,000 rows all of them anchor u, which a single layer then integrates out, and chains are short. More rows
-    make the posterior narrower and put it farther from the start: the warm start is longer, and more inducing points
-    are worth their cost. Hidden layers then take twice as long to find their shape.
+    A single layer with Gaussian noise integrates u out up to 10,000 rows, all of which are anchors. Several layers have
+    all rows as anchors up to 1,000. More rows make the posterior narrower and put it farther from the start: the warm
+    start is longer, and more inducing points are worth their cost. Hidden layers then take twice as long to find their
+    shape.
     """
-    if size.num_rows <= SMALL_TABLE:
-        has_exact_gradients = size.depth == 1 and size.is_gaussian and not size.is_streamed
-        plan = EXACT_PLAN if has_exact_gradients else DEEP_PLAN
-        num_inducing, num_anchor = min(100, size.num_rows), size.num_rows
+    num_inducing, num_anchor = min(100, size.num_rows), 500
+    has_exact_gradients = size.depth == 1 and size.is_gaussian and not size.is_streamed
+    if has_exact_gradients and size.num_rows <= MOST_EXACT_ROWS:
+        plan = EXACT_PLAN if size.num_rows <= SMALL_TABLE else LONG_EXACT_PLAN
+        num_anchor = size.num_rows
+    elif size.num_rows <= SMALL_TABLE:
+        plan, num_anchor = DEEP_PLAN, size.num_rows
     elif size.num_rows <= MANY_ROWS:
         plan = Plan(adam_steps=3_500, burn_in=2_240, num_draws=128, thinning=28, batch_size=1_000)
-        num_inducing, num_anchor = 100, 500
     elif size.depth > 1:
         plan = Plan(adam_steps=11_200, burn_in=5_632, num_draws=128, thinning=88, batch_size=1_000)
-        num_inducing, num_anchor = 100, 500
     else:
         plan = Plan(adam_steps=5_600, burn_in=2_816, num_draws=128, thinning=44, batch_size=1_000)
-        num_inducing, num_anchor = 128, 500
+        num_inducing = 128
     recipe = Recipe("default", num_inducing=num_inducing, plan=plan, num_anchor=num_anchor, start_noise=0.01)
     return recipe if size.is_gaussian else _without_anchor(recipe, size)
 
