@@ -93,12 +93,14 @@ def write_table() -> None:
 
 def main(sets: str = SMALL_SETS, folds: str = "0,1,2,3", depths: str = "1", effort: str = "1") -> None:
     seen = {(one["dataset"], one["fold"], one["depth"], one["effort"]) for one in records()}
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout
     for depth in map(int, depths.split(",")):
         for fold in map(int, folds.split(",")):
             for name in sets.split(","):
                 if (name, fold, depth, float(effort)) in seen:
                     continue
+                commit = subprocess.run(  # of this run: others may commit in between
+                    ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True
+                ).stdout
                 command = [sys.executable, "-c", ONE_RUN, name, str(fold), str(depth), effort, "0"]
                 result = subprocess.run(command, capture_output=True, text=True)
                 if result.returncode:

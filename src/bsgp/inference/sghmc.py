@@ -25,7 +25,7 @@ INTEGRATORS = ("baoab", "euler")
 ADAPTATIONS = ("steady", "paper", "fisher", "position")
 THERMOSTAT_COORDINATES = 10  # a leaf with many more has a thermostat that reacts after one posterior sd
 MAX_ABSORBED = 3.0  # friction of a thermostat, relative to the sampler's own
-MIN_FRICTION = 0.01  # of a friction that follows the step size
+MIN_FRICTION = 0.004  # of a friction that follows the step size
 MASS_WINDOW = 500.0  # updates over which the steady mass averages
 
 
@@ -205,7 +205,7 @@ def sghmc(
 def distance_per_update(step_size, persistence: float, xp=np):
     """Distance that friction and thermostats count for an update with this step size.
 
-    At least a hundredth of `persistence`: with tiny steps a chain would never lose the heat of a bad start.
+    At least a 250th of `persistence`: with tiny steps a chain would never lose the heat of a bad start.
     """
     return xp.maximum(step_size, MIN_FRICTION * persistence)
 

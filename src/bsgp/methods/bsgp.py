@@ -31,7 +31,7 @@ PLAIN_PLAN = Plan(adam_steps=2_800, burn_in=5_632, num_draws=128, thinning=44)
 EXACT_PLAN = Plan(adam_steps=0, lbfgs_steps=80, burn_in=960, thinning=15, adaptation="position", persistence=2.5)
 """Plan for few rows, one layer and Gaussian noise: u is integrated out, and gradients are exact."""
 LONG_EXACT_PLAN = replace(EXACT_PLAN, num_draws=128, thinning=24, chunk=48)
-"""The same for more rows, whose gradients take longer: as far between draws as the time of minibatches allows."""
+"""Plan for up to 10,000 rows: fewer updates, as a gradient of all rows takes longer."""
 DEEP_PLAN = Plan(
     adam_steps=1_000, burn_in=960, num_draws=128, thinning=28, batch_size=500, adaptation="position", persistence=1.6
 )
