@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from bsgp.inference.sghmc import Info, friction_of_step, sghmc, with_step_size
+from bsgp.inference.sghmc import Info, sghmc, with_step_size
 from bsgp.inference.sghmc_plan import Plan
 from bsgp.inference.step_size import ABSORBED_LIMIT, suggested_factor
+from bsgp.inference.thermostats import friction_of_step
 
 
 def log_density(position, batch, key):

@@ -17,15 +17,12 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
-from bsgp.inference import fisher_mass
+from bsgp.inference import fisher_mass, thermostats
 from bsgp.runtime.checks import check_count, check_option, check_positive
 from bsgp.runtime.mesh import mean_over
 
 INTEGRATORS = ("baoab", "euler")
 ADAPTATIONS = ("steady", "paper", "fisher", "position")
-THERMOSTAT_COORDINATES = 10  # a leaf with many more has a thermostat that reacts after one posterior sd
-MAX_ABSORBED = 3.0  # friction of a thermostat, relative to the sampler's own
-MIN_FRICTION = 0.004  # of a friction that follows the step size
 MASS_WINDOW = 500.0  # updates over which the steady mass averages
 
 
@@ -107,8 +104,7 @@ def sghmc(
     part of many rows. `"position"`: updates keep the mass, and the caller sets it (`position_mass`).
 
     `friction` is the share of the momentum that an update takes away. With `persistence` it follows the step size
-    instead (`friction_of_step`), and a Nose-Hoover thermostat per leaf takes away the heat of steps that are long for
-    the stiffest directions.
+    instead, and a thermostat per leaf takes heat away (`thermostats`).
 
     `data_axis` names the mesh axis over which each batch is split; densities and gradients are averaged over it.
     """
@@ -166,9 +162,9 @@ def sghmc(
         factor = 1.0 if gradient_noise is None else fisher_mass.momentum_factor(gradient_noise, heat)
         damping = friction
         if persistence is not None and state.thermostat is not None:
-            leaf_of, distance = _leaf_of(state.position), distance_per_update(state.step_size, persistence, jnp)
-            damping = friction_of_step(state.step_size, persistence, jnp)[leaf_of]
-            factor = jnp.exp(-(distance * state.thermostat)[leaf_of])
+            leaf_of = _leaf_of(state.position)
+            damping = thermostats.friction_of_step(state.step_size, persistence, jnp)[leaf_of]
+            factor = thermostats.momentum_factor(state.thermostat, state.step_size, persistence)[leaf_of]
         drift, momentum = integrate(state.momentum, kick, thermal, white, damping, factor)
         # a linear force of stiffness k leaves E[kick * p] = -k/2 of the thermal variance under both integrators
         observed = jnp.stack([cooling * momentum**2, -2.0 * state.momentum * kick]) / thermal[None, :]
@@ -183,13 +179,9 @@ def sghmc(
         state = state._replace(position=position, momentum=momentum, gradient_noise=gradient_noise)
         if persistence is not None and state.thermostat is not None:
             sizes = np.asarray([leaf.size for leaf in jax.tree.leaves(state.position)], slope.dtype)
-            # a few momenta have a temperature that varies a lot, which a slow thermostat averages out
-            rate = distance_per_update(state.step_size, persistence, jnp) / (1.0 + THERMOSTAT_COORDINATES / sizes)
-            # total friction stays above zero, and the heat of a bad start does not wind thermostats up for good
-            lowest, highest = -0.9 / persistence, MAX_ABSORBED / persistence
-            thermostat = jnp.clip(state.thermostat + rate * (temperature - 1.0), lowest, highest)
+            thermostat = thermostats.next_thermostat(state.thermostat, temperature, state.step_size, persistence, sizes)
             state = state._replace(thermostat=thermostat)
-            info = info._replace(absorbed=persistence * jnp.sum(thermostat * sizes) / sizes.sum())
+            info = info._replace(absorbed=thermostats.absorbed_share(thermostat, persistence, sizes))
         return state, info, gradient
 
     def burn_in(key, state, batch):
@@ -200,22 +192,6 @@ def sghmc(
         return update(key, state, batch)[:2]
 
     return Sampler(init, burn_in, step)
-
-
-def distance_per_update(step_size, persistence: float, xp=np):
-    """Distance that friction and thermostats count for an update with this step size.
-
-    At least a 250th of `persistence`: with tiny steps a chain would never lose the heat of a bad start.
-    """
-    return xp.maximum(step_size, MIN_FRICTION * persistence)
-
-
-def friction_of_step(step_size, persistence: float, xp=np):
-    """Friction under which a chain turns after a distance of `persistence`, in posterior standard deviations.
-
-    A chain that turns too early does a random walk; one that turns too late collects the heat of many steps.
-    """
-    return -xp.expm1(-distance_per_update(step_size, persistence, xp) / persistence)
 
 
 def _rows_in_noise(integrator: str, batch_size: int | None, num_rows: int | float) -> float:

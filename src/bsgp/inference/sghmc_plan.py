@@ -6,7 +6,8 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from bsgp.inference.sghmc import ADAPTATIONS, INTEGRATORS, friction_of_step
+from bsgp.inference.sghmc import ADAPTATIONS, INTEGRATORS
+from bsgp.inference.thermostats import friction_of_step
 from bsgp.runtime.checks import check_count, check_option, check_positive
 
 
