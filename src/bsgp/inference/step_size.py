@@ -90,7 +90,7 @@ def calmer(sampler: State, is_bad: np.ndarray, shrink: float) -> State:
     """Bad chains with a shorter step and at rest: momenta and thermostats before the trouble may be part of it."""
     factor = jnp.where(jnp.asarray(is_bad), shrink, 1.0).astype(sampler.step_size.dtype)
     shorter = jax.vmap(with_step_size)(sampler, sampler.step_size * factor[:, None])
-    is_bad = jnp.asarray(is_bad)[:, None]
+    by_leaf = jnp.asarray(is_bad)[:, None]
     if shorter.thermostat is not None:
-        shorter = shorter._replace(thermostat=jnp.where(is_bad, 0.0, shorter.thermostat))
-    return shorter._replace(momentum=jnp.where(is_bad, 0.0, shorter.momentum))
+        shorter = shorter._replace(thermostat=jnp.where(by_leaf, 0.0, shorter.thermostat))
+    return shorter._replace(momentum=jnp.where(by_leaf, 0.0, shorter.momentum))
