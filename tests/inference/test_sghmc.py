@@ -129,9 +129,9 @@ def test_thermostats_take_the_heat_of_gradient_noise_away(num_coordinates, getke
     assert_allclose(absorbed, theory, rtol=0.3)  # a thermostat of few coordinates varies, and absorbs more
 
 
-def test_friction_follows_the_step_but_heat_always_leaves_within_250_updates():
+def test_friction_follows_the_step_but_heat_always_leaves_within_a_hundred_updates():
     assert_allclose(friction_of_step(np.asarray([0.2, 0.4]), 2.0), -np.expm1([-0.1, -0.2]))
-    assert friction_of_step(1e-6, 2.0) > 0.0039
+    assert friction_of_step(1e-6, 2.0) > 0.009
     assert Plan(adaptation="position", persistence=2.0).friction_at(np.asarray([0.4, 0.2])) == -np.expm1(-0.1)
     assert Plan(friction=0.07).friction_at(np.asarray([0.4])) == 0.07
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-MIN_FRICTION = 0.004
+MIN_FRICTION = 0.01
 MAX_ABSORBED = 3.0  # friction of a thermostat, relative to the sampler's own
 SLOW_BELOW = 10  # coordinates: a few momenta have a temperature that varies a lot, which a slow thermostat averages out
 
@@ -16,7 +16,7 @@ SLOW_BELOW = 10  # coordinates: a few momenta have a temperature that varies a l
 def distance_per_update(step_size, persistence: float, xp=np):
     """Distance that friction and thermostats count for an update with this step size.
 
-    At least a 250th of `persistence`: with tiny steps a chain would never lose the heat of a bad start.
+    At least a hundredth of `persistence`: with tiny steps a chain would never lose the heat of a bad start.
     """
     return xp.maximum(step_size, MIN_FRICTION * persistence)
 
