@@ -1,6 +1,9 @@
 """Simulation-based calibration: are parameters and predictions right on average over tables drawn from the prior?
 
-    .venv/bin/python benchmarks/sbc.py [REPLICATES]     writes results/sbc.json and docs/figures/sbc.png
+    .venv/bin/python benchmarks/sbc.py [REPLICATES] [CASES]     such as 100 "one layer, minibatches;two layers"
+
+Each replicate is a line of results/sbc.jsonl; those that are there already are not repeated. At the end
+docs/figures/sbc.png is drawn from the records.
 
 Parameters come from the prior, a table from them, and a fit with the default recipe from the table. If the fit samples
 the posterior, the rank of each true value among its draws is uniform (Talts et al., 2018). The log joint of one layer
@@ -11,7 +14,9 @@ that ranks show the error of that average, too.
 import json
 import subprocess
 import sys
+import time
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import NamedTuple
 
@@ -33,6 +38,7 @@ from bsgp.models.parameters import default_priors, is_prior
 from bsgp.models.priors import AbstractPrior
 
 ROOT = Path(__file__).parent.parent
+OUT = ROOT / "results" / "sbc.jsonl"
 NEW_INPUTS = np.asarray([[-1.0, 0.5], [0.0, 0.0], [1.5, -1.0]])
 NUM_RANKS = 100
 NUM_BINS = 10
@@ -44,17 +50,21 @@ class Case(NamedTuple):
     num_rows: int
     depth: int
     num_inducing: int = 6
+    is_streamed: bool = False
+    """Whether the recipe is that of rows on disk, which are only seen in minibatches."""
 
     @property
     def recipe(self):
-        """The default recipe, with fewer inducing points and the start that y without units needs."""
-        size = ProblemSize(self.num_rows, NEW_INPUTS.shape[1], 1, self.depth, is_gaussian=True)
+        """The default recipe, with fewer inducing points."""
+        size = ProblemSize(
+            self.num_rows, NEW_INPUTS.shape[1], 1, self.depth, is_gaussian=True, is_streamed=self.is_streamed
+        )
         return replace(default_recipe(size), num_inducing=self.num_inducing)
 
 
 CASES = {
     "one layer, all rows": Case(60, 1),
-    "one layer, minibatches": Case(1_500, 1),
+    "one layer, minibatches": Case(1_500, 1, is_streamed=True),
     "two layers": Case(60, 2),
 }
 
@@ -126,37 +136,60 @@ def calibrate(case: Case, num_replicates: int, num_chains: int = 4) -> dict[str,
     return {name: [one[name] for one in each] for name in each[0]}
 
 
-def draw(results: dict[str, dict]) -> None:
+def draw(records: list[dict]) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
     import matplotlib.pyplot as plt
     from scipy.stats import binom
 
-    names = list(next(iter(results.values()))["ranks"])
-    figure, axes = plt.subplots(len(results), len(names), figsize=(2.1 * len(names), 1.9 * len(results)), sharex=True)
-    for row, (title, result) in zip(np.atleast_2d(axes), results.items(), strict=True):
+    titles = [title for title in CASES if any(one["case"] == title for one in records)]
+    names = list(records[0]["ranks"])
+    size = (2.1 * len(names), 1.9 * len(titles) + 0.4)
+    figure, axes = plt.subplots(len(titles), len(names), figsize=size, sharex=True, squeeze=False, layout="constrained")
+    for row, title in zip(axes, titles, strict=True):
+        found = ranks_of(records, title)
+        p = p_values(found)
         for axis, name in zip(row, names, strict=True):
-            counts, edges = np.histogram(result["ranks"][name], np.linspace(0, NUM_RANKS, NUM_BINS + 1))
+            counts, edges = np.histogram(found[name], np.linspace(0, NUM_RANKS, NUM_BINS + 1))
             low, high = binom.interval(0.99, sum(counts), 1 / NUM_BINS)
             axis.axhspan(low, high, color="#e4e7eb")
             axis.bar(edges[:-1], counts, width=np.diff(edges), align="edge", color="#0072B2", edgecolor="white")
-            axis.set_title(f"{name}\np = {result['p_values'][name]:.2f}", fontsize=8)
+            axis.set_title(f"{name}\np = {p[name]:.2f}", fontsize=8)
             axis.tick_params(labelsize=7)
         row[0].set_ylabel(title, fontsize=8)
     figure.supxlabel("rank of the true value among 99 draws; grey: 99% of bars if ranks are uniform", fontsize=9)
-    figure.tight_layout()
     figure.savefig(ROOT / "docs" / "figures" / "sbc.png", dpi=130)
 
 
-def main(num_replicates: int = 100) -> None:
+def ranks_of(records: list[dict], title: str) -> dict[str, list[int]]:
+    """Ranks of all replicates of a case, by quantity."""
+    mine = [one["ranks"] for one in records if one["case"] == title]
+    return {name: [one[name] for one in mine] for name in mine[0]}
+
+
+def main(num_replicates: str = "100", titles: str = ";".join(CASES)) -> None:
     jax.config.update("jax_enable_x64", True)
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout
-    path, results = ROOT / "results" / "sbc.json", {}
-    for title, case in CASES.items():
-        found = calibrate(case, num_replicates)
-        results[title] = {"case": case._asdict(), "num_chains": 4, "ranks": found, "p_values": p_values(found)}
-        print(title, {name: round(p, 3) for name, p in results[title]["p_values"].items()}, flush=True)
-        path.write_text(json.dumps({"commit": commit.strip(), "cases": results}))
-    draw(results)
+    settings = {"commit": commit.strip(), "versions": {one: version(one) for one in ("bsgp", "jax", "numpy")}}
+    for title in titles.split(";"):
+        seen = {one["seed"] for one in stored() if one["case"] == title}
+        for seed in sorted(set(range(int(num_replicates))) - seen):
+            began = time.process_time()
+            found = ranks(CASES[title], seed)
+            cpu = round(time.process_time() - began, 1)
+            record = {"case": title, "seed": seed, "num_chains": 4, "ranks": found, "cpu_seconds": cpu, **settings}
+            with OUT.open("a") as out:
+                out.write(json.dumps(record) + "\n")
+        found = ranks_of(stored(), title)
+        counted = {name: round(p, 3) for name, p in p_values(found).items()}
+        print(title, len(next(iter(found.values()))), "replicates, p:", counted, flush=True)
+    draw(stored())
+
+
+def stored() -> list[dict]:
+    return [json.loads(line) for line in OUT.read_text().splitlines()] if OUT.exists() else []
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:]))
+    main(*sys.argv[1:])

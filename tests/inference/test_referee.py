@@ -1,5 +1,7 @@
 """Default settings against NUTS and against the prior, with everything sampled; takes minutes (`make test-slow`)."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import jax.random as jr
@@ -14,8 +16,8 @@ from referee import deep_problem, errors, nuts_draws, problem, run_anchored, run
 from sbc import CASES, calibrate, p_values
 
 
-def default_plan(num_rows: int, depth: int = 1):
-    return default_recipe(ProblemSize(num_rows, 4, 1, depth, is_gaussian=True)).plan
+def default_plan(num_rows: int, depth: int = 1, is_streamed: bool = False):
+    return default_recipe(ProblemSize(num_rows, 4, 1, depth, is_gaussian=True, is_streamed=is_streamed)).plan
 
 
 def assert_agrees(found: dict[str, float]) -> None:
@@ -57,8 +59,7 @@ def test_minibatches_with_some_anchor_rows_agree_with_nuts():
     model, divergent = nuts_draws(target, X, y, jr.key(1), num_chains=2, warmup=500, num_draws=800)
     assert divergent < 40
     anchor = Anchor(jnp.asarray(X[:50]), jnp.asarray(y[:50]))
-    plan = default_plan(2_000)
-    plan = type(plan)(**{**plan.__dict__, "batch_size": 20, "num_draws": 512})
+    plan = replace(default_plan(2_000, is_streamed=True), batch_size=20, num_draws=512)
     run = sample(Target(target.model, len(X), anchor=anchor), X, y, jr.key(2), plan=plan, num_chains=4)
     assert_agrees(errors(summarise(run.model, grid), summarise(model, grid)))
 
