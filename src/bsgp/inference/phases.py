@@ -34,6 +34,7 @@ from bsgp.inference.run_state import RunState
 from bsgp.inference.saved_run import SavedRun
 from bsgp.inference.sghmc import Info
 from bsgp.inference.sghmc_plan import Plan
+from bsgp.inference.spread_start import drawn_position, start_spreads
 from bsgp.inference.starts import scattered_starts
 from bsgp.inference.step_size import (
     heat_limit,
@@ -73,8 +74,9 @@ class SghmcRun:
         start_key, batch_key, run_key = jr.split(key, 3)
         self.target, self.plan, self.layout = target, plan, layout
         positions = scattered_starts(target, start_key, num_chains, plan.start_spread)
-        adam = jax.vmap(start_optimiser(plan).init)(positions)
-        self.state = RunState(run_key, positions, adam, init_chains(target, plan, positions))
+        spreads = start_spreads(target.select(positions, "sample"), plan.learns_spread)
+        adam = jax.vmap(start_optimiser(plan).init)((positions, spreads))
+        self.state = RunState(run_key, positions, spreads, adam, init_chains(target, plan, positions))
         agreed = bool if layout is None else lambda flag: bool(layout.broadcast_from_first(np.asarray(flag)))
         self.loop = HostLoop(report, Clock(plan.max_seconds), self.state.energy, agreed)
         self.saved = None if checkpoints is None else SavedRun(checkpoints, layout)
@@ -123,6 +125,7 @@ class SghmcRun:
             self._descend()
         else:
             self._take_adam_steps()
+            self._draw_starts()
         self.state.chains = init_chains(self.target, self.plan, self.state.positions)
         if self.plan.adaptation == "position":
             self._set_mass(start_variance(self._one_position))
@@ -162,17 +165,25 @@ class SghmcRun:
             keys, inputs = self._chunk_runner.inputs(size)
             for attempt in range(RETRIES.count + 1):
                 plan = replace(self.plan, learning_rate=self.learning_rate)
-                carried = self.state.positions, self.state.adam
-                positions, adam, energy = self._chunk_runner.run(adam_chunk, plan, carried, (), jr.clone(keys), inputs)
-                energy = np.where(_finite_chains(positions)[:, None], np.asarray(energy), np.nan)
+                carried = (self.state.positions, self.state.spreads), self.state.adam
+                free, adam, energy = self._chunk_runner.run(adam_chunk, plan, carried, (), jr.clone(keys), inputs)
+                energy = np.where(_finite_chains(free)[:, None], np.asarray(energy), np.nan)
                 found = faults(energy, {}, {}, np.inf)
                 if not found or attempt == RETRIES.count:
                     break
                 self._chunk_runner.set_back("warm start", found, "a lower learning rate")
                 self.learning_rate *= ADAPTING_RETRIES.shrink
-            self.state.positions, self.state.adam = positions, adam
+            (self.state.positions, self.state.spreads), self.state.adam = free, adam
             energy = self._chunk_runner.drop("warm start", found, energy)
             self.state.energy.record("warm start", energy / self.target.num_counted)
+
+    def _draw_starts(self) -> None:
+        """Start every chain at a draw of u from the Gaussian that the warm start has found, if it has."""
+        state = self.state
+        if jax.tree.leaves(state.spreads):
+            state.key, key = jr.split(state.key)
+            keys = jr.split(key, state.num_chains)
+            state.positions = jax.vmap(drawn_position)(state.positions, state.spreads, keys)
 
     def _burn_in(self) -> None:
         """Half for the mass, a quarter for the step size, and a quarter with both kept as they will be in the draws.

@@ -21,6 +21,7 @@ from bsgp.inference.optimise import cosine_adam, gradient_step
 from bsgp.inference.over_chains import over_chains
 from bsgp.inference.sghmc import Sampler, State, learn_gradient_noise, renew_axes, sghmc, with_mass_of
 from bsgp.inference.sghmc_plan import Plan
+from bsgp.inference.spread_start import drawn_position, entropy
 from bsgp.inference.target import Target
 from bsgp.models.batch import Batch, Shard
 from bsgp.models.deep_gp import DeepGP
@@ -147,23 +148,30 @@ def _adam_step(target, optimiser, free, state, rest, batch, key, data_axis):
 
 @eqx.filter_jit
 def adam_chunk(target, plan, carried, flags, keys, inputs: ChunkInputs, mesh: Mesh | None = None):
-    """Adam steps on every chain, from `carried` positions and optimiser states; `flags` is empty."""
+    """Adam steps on every chain, from `carried` positions, spreads and optimiser states; `flags` is empty."""
     del flags
-    no_rest = target.select(carried[0])  # every leaf is free here
     optimiser = start_optimiser(plan)
+
+    def energy_of(free, batch, key):
+        position, log_spreads = free
+        if not jax.tree.leaves(log_spreads):
+            return -target.log_joint(position, batch, key) / target.num_counted
+        key, draw_key = jr.split(key)
+        bound = target.log_joint(drawn_position(position, log_spreads, draw_key), batch, key) + entropy(log_spreads)
+        return -bound / target.num_counted
 
     def one_chain(carried, key, rows, data):
         def body(carry, at):
-            position, state, key = carry
+            free, state, key = carry
             key, step_key = jr.split(key)
             batch = _batch(data, at, target.dtype, mesh)
-            position, state, energy = _adam_step(
-                target, optimiser, position, state, no_rest, batch, step_key, _data_axis(mesh)
+            free, state, energy = gradient_step(
+                optimiser, lambda free: energy_of(free, batch, step_key), free, state, _data_axis(mesh)
             )
-            return (position, state, key), energy
+            return (free, state, key), energy * target.num_counted
 
-        (position, state, _), energy = jax.lax.scan(body, (*carried, key), rows)
-        return position, state, energy
+        (free, state, _), energy = jax.lax.scan(body, (*carried, key), rows)
+        return free, state, energy
 
     return _on_devices(mesh, one_chain, carried, keys, inputs)
 

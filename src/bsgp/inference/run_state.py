@@ -46,8 +46,10 @@ class Stretch(NamedTuple):
 class RunState:
     """All chains, stacked along the first axis, and what was seen of them."""
 
-    def __init__(self, key: Array, positions: PyTree, adam: PyTree, chains: Chain):
+    def __init__(self, key: Array, positions: PyTree, spreads: PyTree, adam: PyTree, chains: Chain):
         self.key, self.positions, self.adam, self.chains = key, positions, adam, chains
+        self.spreads = spreads
+        """Log spreads of u that the warm start learns; no leaves if it learns none."""
         num_chains = len(chains.num_recent)
         self.numbers = list(range(num_chains))
         """Numbers of the chains that are left."""
@@ -114,8 +116,8 @@ class RunState:
         self.moments = Moments(*(one[kept] for one in self.moments))
         self.step_sizes = [step[kept] for step in self.step_sizes]
         self.draws = [one.of(self.numbers) for one in self.draws]
-        of_all = self.positions, self.adam, self.chains
-        self.positions, self.adam, self.chains = jax.tree.map(lambda leaf: leaf[kept], of_all)
+        of_all = self.positions, self.spreads, self.adam, self.chains
+        self.positions, self.spreads, self.adam, self.chains = jax.tree.map(lambda leaf: leaf[kept], of_all)
 
     # -- on disk -----------------------------------------------------------------------------------------------
 
@@ -132,6 +134,7 @@ class RunState:
             arrays["step_size"] = np.stack(self.step_sizes)
         if phase == "warm start":
             arrays |= tree_to_arrays("positions", self.positions) | tree_to_arrays("adam", self.adam)
+            arrays |= tree_to_arrays("spreads", self.spreads)
         else:
             arrays |= tree_to_arrays("chains", self.chains)
         facts = {
@@ -166,6 +169,7 @@ class RunState:
         as_jax = partial(jax.tree.map, jnp.asarray)
         if phase == "warm start":
             self.positions = as_jax(tree_from_arrays("positions", self.positions, arrays, (len(numbers),)))
+            self.spreads = as_jax(tree_from_arrays("spreads", self.spreads, arrays, (len(numbers),)))
             self.adam = as_jax(tree_from_arrays("adam", self.adam, arrays, (len(numbers),)))
         else:
             self.chains = as_jax(tree_from_arrays("chains", self.chains, arrays, (len(numbers),)))

@@ -17,6 +17,8 @@ class Plan:
 
     adam_steps: int = 2_000
     """Adam steps towards the mode before sampling."""
+    learns_spread: bool = False
+    """Whether these steps learn how far u spreads (`bsgp.inference.spread_start`), instead of its mode."""
     lbfgs_steps: int = 0
     """Steps of L-BFGS towards the mode before sampling, instead of Adam steps. They need exact gradients."""
     learning_rate: float = 0.02

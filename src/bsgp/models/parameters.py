@@ -5,7 +5,7 @@ import jax.tree_util as jtu
 
 from bsgp.models.deep_gp import DeepGP
 from bsgp.models.inducing_priors import AbstractInducingPrior, InducingNormal, InducingUniform
-from bsgp.models.priors import AbstractPrior, Flat, LogNormal, Normal
+from bsgp.models.priors import AbstractPrior, Flat, Gamma, LogNormal, Normal
 from bsgp.runtime.checks import check_option
 
 BLOCKS = ("u", "Z", "theta", "noise")
@@ -22,7 +22,14 @@ DEFAULT_PRIORS: dict[str, AbstractPrior | AbstractInducingPrior] = {
     "alpha": LogNormal.with_median(1.0),
     "period": LogNormal.with_median(1.0),
     "noise_variance": LogNormal.with_median(0.01, scale=3.0),
-    "scale": LogNormal.with_median(0.2, scale=1.0),
+    "scale": LogNormal.with_median(0.1, scale=1.5),
+    "degrees_of_freedom": LogNormal.with_median(12.0, scale=1.0, low=2.0),
+    "locations": Normal(),
+    "log_widths": Normal(scale=0.7),
+    "weights": Gamma(0.5, 1.0),  # normalised: a Dirichlet of 1/2, which empties components that are not needed
+    "shift_amplitude": LogNormal.with_median(0.5),
+    "width_amplitude": LogNormal.with_median(0.5),
+    "weight_amplitude": LogNormal.with_median(0.5),
 }
 
 

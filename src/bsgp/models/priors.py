@@ -43,13 +43,15 @@ class Identity(AbstractBijector):
 
 
 class Exp(AbstractBijector):
-    """Positive numbers, on the log scale: the paper authors' coordinates for kernel parameters and noise."""
+    """Numbers above `low`, on the log scale: the paper authors' coordinates for kernel parameters and noise."""
+
+    low: float = eqx.field(static=True, default=0.0)
 
     def forward(self, x):
-        return jnp.exp(x)
+        return jnp.exp(x) + self.low if self.low else jnp.exp(x)
 
     def inverse(self, y):
-        return jnp.log(y)
+        return jnp.log(y - self.low) if self.low else jnp.log(y)
 
     def log_det(self, x):
         return x
@@ -107,29 +109,30 @@ class Normal(AbstractPrior):
 
 
 class LogNormal(AbstractPrior):
-    """`log x ~ N(loc, scale^2)`. `exp(loc)` is the median, not the mean; see `with_median`."""
+    """`log(x - low) ~ N(loc, scale^2)`. `low + exp(loc)` is the median, not the mean; see `with_median`."""
 
     loc: float = eqx.field(static=True, default=0.0)
     scale: float = eqx.field(static=True, default=1.0)
+    low: float = eqx.field(static=True, default=0.0)
 
     def __check_init__(self):
         check_positive("scale", self.scale)
 
     @classmethod
-    def with_median(cls, median: float, scale: float = 1.0) -> "LogNormal":
-        check_positive("median", median)
-        return cls(math.log(median), scale)
+    def with_median(cls, median: float, scale: float = 1.0, low: float = 0.0) -> "LogNormal":
+        check_positive("median", median - low)
+        return cls(math.log(median - low), scale, low)
 
     @property
     def bijector(self):
-        return Exp()
+        return Exp(self.low)
 
     def log_prob(self, x):
-        log_x = jnp.log(x)
+        log_x = self.bijector.inverse(x)
         return -0.5 * (((log_x - self.loc) / self.scale) ** 2 + LOG_2PI) - math.log(self.scale) - log_x
 
     def sample(self, key, shape, dtype):
-        return jnp.exp(self.loc + self.scale * jr.normal(key, shape, dtype))
+        return self.bijector.forward(self.loc + self.scale * jr.normal(key, shape, dtype))
 
 
 class Gamma(AbstractPrior):

@@ -4,15 +4,22 @@ from bsgp.models.likelihoods.base import AbstractLikelihood
 from bsgp.models.likelihoods.classes import Bernoulli, Categorical
 from bsgp.models.likelihoods.counts import Poisson, nearest_target
 from bsgp.models.likelihoods.gaussian_noise import Gaussian, gaussian
-from bsgp.models.likelihoods.student_t import StudentT
+from bsgp.models.likelihoods.heteroskedastic import Heteroskedastic, heteroskedastic
+from bsgp.models.likelihoods.mixture import GaussianMixture, gaussian_mixture
+from bsgp.models.likelihoods.student_t import StudentT, student_t
 
 __all__ = [
     "AbstractLikelihood",
     "Bernoulli",
     "Categorical",
     "Gaussian",
+    "GaussianMixture",
+    "Heteroskedastic",
     "Poisson",
     "StudentT",
     "gaussian",
+    "gaussian_mixture",
+    "heteroskedastic",
     "nearest_target",
+    "student_t",
 ]

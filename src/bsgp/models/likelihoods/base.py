@@ -5,6 +5,7 @@ is one output, `[N 1]`, with one latent function per class. `bsgp.Target` sums o
 """
 
 import abc
+from typing import ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -32,6 +33,9 @@ def quadrature_nodes(f: Marginals, num_points: int) -> tuple[Array, Array]:
 
 class AbstractLikelihood(eqx.Module):
     """`p(y | f)` for one kind of target."""
+
+    has_units: ClassVar[bool] = False
+    """Whether y is a quantity that is standardised before a fit, rather than a class, a count or a level."""
 
     @abc.abstractmethod
     def num_latent(self, num_targets: int) -> int:

@@ -20,6 +20,7 @@ class Gaussian(AbstractLikelihood):
     If `shared_by` is given, that many outputs share a single noise variance, and `noise_variance` is `[1]`.
     """
 
+    has_units = True
     noise_variance: Float[Array, " P"]
     shared_by: int | None = eqx.field(static=True, default=None)
 
