@@ -8,7 +8,6 @@ draws from it, in the typical set of the posterior rather than at its peak.
 
 import jax
 import jax.numpy as jnp
-import jax.random as jr
 import jax.tree_util as jtu
 from jaxtyping import Array, Float, PyTree
 

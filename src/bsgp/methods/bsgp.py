@@ -28,12 +28,10 @@ from bsgp.runtime.mesh import Layout, mesh_shape
 
 PLAIN_PLAN = Plan(adam_steps=2_800, burn_in=5_632, num_draws=128, thinning=44)
 """Plan for likelihoods whose u cannot be anchored: 14,064 gradient evaluations, more with a longer warm start."""
-EXACT_PLAN = Plan(adam_steps=0, lbfgs_steps=80, burn_in=960, thinning=20, adaptation="position", persistence=2.5)
+EXACT_PLAN = Plan(adam_steps=0, lbfgs_steps=80, burn_in=960, thinning=28, adaptation="position", persistence=2.5)
 """Plan for few rows, one layer and Gaussian noise: u is integrated out, and gradients are exact."""
 LONG_EXACT_PLAN = replace(EXACT_PLAN, num_draws=128, thinning=24, chunk=48)
-"""Plan for up to 5,000 rows: fewer updates, as a gradient of all rows takes longer."""
-LONGEST_EXACT_PLAN = replace(LONG_EXACT_PLAN, thinning=36)
-"""Plan for up to 10,000 rows: a narrower posterior is rougher, so steps are shorter."""
+"""Plan for up to 10,000 rows: fewer updates, as a gradient of all rows takes longer."""
 DEEP_PLAN = Plan(adam_steps=1_800, burn_in=1_920, num_draws=128, thinning=16, batch_size=500)
 """Plan for few rows and several layers. Under the position mass chains agree better, but predict worse."""
 LATENT_VARIANCE_PRIOR = LogNormal.with_median(1.0, scale=2.0)
@@ -57,7 +55,7 @@ def default_recipe(size: ProblemSize) -> Recipe:
     num_inducing, num_anchor = min(100, size.num_rows), 500
     has_exact_gradients = size.depth == 1 and size.is_gaussian and not size.is_streamed
     if has_exact_gradients and size.num_rows <= MOST_EXACT_ROWS:
-        plan, num_anchor = _exact_plan(size.num_rows), size.num_rows
+        plan, num_anchor = EXACT_PLAN if size.num_rows <= SMALL_TABLE else LONG_EXACT_PLAN, size.num_rows
         num_inducing = num_inducing if size.num_rows <= MANY_ROWS else 128
     elif size.num_rows <= SMALL_TABLE:
         plan, num_anchor = DEEP_PLAN, size.num_rows
@@ -70,12 +68,6 @@ def default_recipe(size: ProblemSize) -> Recipe:
         num_inducing = 128
     recipe = Recipe("default", num_inducing=num_inducing, plan=plan, num_anchor=num_anchor, start_noise=0.01)
     return recipe if size.is_gaussian else _without_anchor(recipe, size)
-
-
-def _exact_plan(num_rows: int) -> Plan:
-    if num_rows <= SMALL_TABLE:
-        return EXACT_PLAN
-    return LONG_EXACT_PLAN if num_rows <= MANY_ROWS else LONGEST_EXACT_PLAN
 
 
 def _without_anchor(recipe: Recipe, size: ProblemSize) -> Recipe:

@@ -48,7 +48,7 @@ class Components(NamedTuple):
 class GaussianMixture(AbstractLikelihood):
     """`y ~ sum_k w_k(x) N(m_k(x), s_k(x)^2)` with K components for each output.
 
-    An output has `1 + 3 K` latent functions: a function f that all components follow, and for each component d, g and h:
+    An output has `1 + 3 K` latent functions: f, which all components follow, and d, g and h for each component:
 
         m_k = f + locations_k + shift_amplitude * d_k
         s_k = scale * exp(bounded(log_widths_k + width_amplitude * g_k))

@@ -1,8 +1,8 @@
 """Scales of noise that vary with the inputs, kept within a range of one another.
 
 A scale that could be as small as it likes would find target values that repeat, such as zeros, and put an infinite
-density on them. So every scale is `scale * exp(bounded(g))`: what one row gains by a narrow scale is limited by how wide
-the scale must be elsewhere, in whatever units y has.
+density on them. So every scale is `scale * exp(bounded(g))`: what one row gains by a narrow scale is limited by how
+wide the scale must be elsewhere, in whatever units y has.
 """
 
 import math
