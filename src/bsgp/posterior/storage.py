@@ -3,6 +3,7 @@
 Only classes in `STORABLE` are ever instantiated from a file, so a file cannot run code.
 """
 
+import dataclasses
 import hashlib
 import json
 import os
@@ -143,7 +144,7 @@ def _describe(node, path: str, arrays: dict):
                 f"`{path or 'model'}` must be an instance of a class of bsgp to be saved, got {type(node).__name__}. "
                 "Build custom kernels as sums and products of bsgp's kernels."
             )
-        names = [field.name for field in type(node).__dataclass_fields__.values()]
+        names = [field.name for field in dataclasses.fields(node)]
         fields = {name: _describe(getattr(node, name), f"{path}.{name}".lstrip("."), arrays) for name in names}
         return {"class": type(node).__name__, "fields": fields}
     if isinstance(node, tuple):
