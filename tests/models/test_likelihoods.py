@@ -1,3 +1,4 @@
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,8 +8,11 @@ from numpy.testing import assert_allclose
 
 from bsgp.models.likelihoods.base import expected_log_prob_by_quadrature, log_expected_prob_by_quadrature
 from bsgp.models.likelihoods.classes import Bernoulli, Categorical
-from bsgp.models.likelihoods.counts import Poisson
+from bsgp.models.likelihoods.counts import AbstractCounts, NegativeBinomial, Poisson
 from bsgp.models.likelihoods.gaussian_noise import Gaussian
+from bsgp.models.likelihoods.heteroskedastic import RANGE_OF_SCALES, Heteroskedastic
+from bsgp.models.likelihoods.mixture import GaussianMixture, gaussian_mixture
+from bsgp.models.likelihoods.ordinal import Ordinal, ordinal
 from bsgp.models.likelihoods.student_t import StudentT
 from bsgp.models.linalg.numerics import Marginals, gauss_hermite
 
@@ -17,6 +21,7 @@ VARIANCE = jnp.asarray([[0.5], [0.01], [1.5], [2.0]])
 F = Marginals(MEAN, VARIANCE)
 REAL = jnp.asarray([[0.5], [-3.0], [1.0], [0.2]])
 BINARY = jnp.asarray([[1.0], [0.0], [0.0], [1.0]])
+LEVELS = jnp.asarray([[2.0], [1.0], [9.0], [4.0]])
 COUNTS = jnp.asarray([[2.0], [0.0], [11.0], [1.0]])
 SCALAR = [
     (Gaussian(jnp.asarray([0.3])), REAL),
@@ -25,8 +30,11 @@ SCALAR = [
     (Bernoulli("probit"), BINARY),
     (Bernoulli("logit"), BINARY),
     (Poisson(), COUNTS),
+    (Poisson(jnp.asarray([0.4])), COUNTS),
+    (NegativeBinomial(jnp.asarray([2.0]), jnp.asarray([0.4])), COUNTS),
+    (Ordinal((1.0, 2.0, 4.0, 9.0), jnp.asarray([-0.5]), jnp.asarray([0.7, 1.2])), LEVELS),
 ]
-IDS = ["gaussian", "student", "narrow student", "probit", "logit", "poisson"]
+IDS = ["gaussian", "student", "narrow student", "probit", "logit", "poisson", "poisson rate", "negative", "ordinal"]
 
 
 def on_a_grid(integrand):
@@ -85,6 +93,31 @@ def test_large_counts_are_integrated_too():
     assert_allclose(Poisson().log_expected_prob(y, f), [[np.log(dense)]], rtol=1e-6)
 
 
+class OrderedLevels:
+    """The ordinal likelihood of `SCALAR` at given f, by SciPy's normal distribution."""
+
+    levels = np.asarray([1.0, 2.0, 4.0, 9.0])
+
+    def __init__(self, f):
+        cuts = np.asarray([-np.inf, -0.5, 0.2, 1.4, np.inf])
+        self.probability = np.diff(st.norm.cdf(cuts - np.asarray(f)[..., None]), axis=-1)
+
+    def mean(self):
+        return self.probability @ self.levels
+
+    def var(self):
+        return self.probability @ self.levels**2 - self.mean() ** 2
+
+    def std(self):
+        return self.var() ** 0.5
+
+    def cdf(self, y):
+        return np.sum(self.probability * (self.levels <= np.asarray(y)[..., None]), axis=-1)
+
+    def ppf(self, level):
+        return self.levels[np.argmax(np.cumsum(self.probability, axis=-1) >= level, axis=-1)]
+
+
 CONDITIONALS = [
     lambda f: st.norm(f, 0.3**0.5),
     lambda f: st.t(4.0, f, 0.4),
@@ -92,6 +125,9 @@ CONDITIONALS = [
     lambda f: st.bernoulli(st.norm.cdf(f)),
     lambda f: st.bernoulli(1.0 / (1.0 + np.exp(-f))),
     lambda f: st.poisson(np.exp(f)),
+    lambda f: st.poisson(np.exp(f + 0.4)),
+    lambda f: st.nbinom(2.0, 2.0 / (2.0 + np.exp(f + 0.4))),
+    lambda f: OrderedLevels(f),
 ]
 WITH_SCIPY = [(*case, conditional) for case, conditional in zip(SCALAR, CONDITIONALS, strict=True)]
 """Likelihood, targets, and SciPy's `p(y | f)`."""
@@ -110,7 +146,7 @@ def test_predicted_moments_and_distribution_are_integrals_of_scipys(likelihood, 
     else:
         below = on_a_grid(lambda f: conditional(np.asarray(f)).cdf(np.asarray(y)))
         # 32 nodes resolve the steep distribution function of a count only roughly
-        assert_allclose(likelihood.cdf(y, F), below, atol=5e-3 if isinstance(likelihood, Poisson) else 1e-7)
+        assert_allclose(likelihood.cdf(y, F), below, atol=5e-3 if isinstance(likelihood, AbstractCounts) else 1e-7)
 
 
 @pytest.mark.parametrize(("likelihood", "y", "conditional"), WITH_SCIPY, ids=IDS)
@@ -181,6 +217,8 @@ def test_two_classes_are_the_probit_with_twice_the_noise():
         (Poisson(), np.array([[1.0], [-2.0]]), "counts"),
         (Poisson(), np.array([[1.0], [0.5]]), "counts"),
         (Poisson(), np.array([["a"], ["b"]]), "numbers"),
+        (NegativeBinomial(jnp.ones(1)), np.array([[1.0], [0.5]]), "counts"),
+        (Ordinal((1.0, 2.0, 3.0), jnp.zeros(1), jnp.ones(1)), np.array([[1.0], [2.5]]), "levels"),
     ],
 )
 def test_impossible_targets_are_refused(likelihood, y, message):
@@ -194,3 +232,123 @@ def test_impossible_targets_are_refused(likelihood, y, message):
 def test_impossible_options_are_refused(make):
     with pytest.raises(ValueError, match="got"):
         make()
+
+
+# -- more latent functions than outputs, and cut points -----------------------------------------------------------
+
+
+def heteroskedastic_example():
+    return Heteroskedastic(jnp.asarray([0.3]), jnp.asarray([0.8]))
+
+
+def mixture_example():
+    start = gaussian_mixture(1, jnp.float64)
+    return eqx.tree_at(
+        lambda one: (one.log_widths, one.weights, one.width_amplitude),
+        start,
+        (jnp.asarray([[-1.0, 0.0, 0.5, -0.5, 0.2]]), jnp.asarray([[0.5, 2.0, 0.1, 1.0, 0.7]]), jnp.asarray([0.6])),
+    )
+
+
+LATENT = {"heteroskedastic": heteroskedastic_example, "mixture": mixture_example}
+
+
+def random_marginals(likelihood, rng, num_rows=6):
+    num_latent = likelihood.num_latent(1)
+    mean, variance = rng.normal(0.0, 0.7, (num_rows, num_latent)), rng.uniform(0.05, 0.6, (num_rows, num_latent))
+    return Marginals(jnp.asarray(mean), jnp.asarray(variance))
+
+
+def integrated_over(likelihood, f, rng, num=200_000):
+    """Draws of the latent functions `[num N L]` that the likelihood integrates over."""
+    draws = np.asarray(f.mean) + np.sqrt(f.variance) * rng.standard_normal((num, *f.mean.shape))
+    if isinstance(likelihood, GaussianMixture):  # widths and weights follow the conditional means
+        K = likelihood.num_components
+        draws[..., 1 + K :] = np.asarray(f.mean)[:, 1 + K :]
+    return jnp.asarray(draws)
+
+
+@pytest.mark.parametrize("kind", LATENT)
+def test_integrals_over_several_latent_functions_are_those_of_monte_carlo(kind, rng):
+    likelihood = LATENT[kind]()
+    f, y = random_marginals(likelihood, rng), jnp.asarray(rng.normal(0.0, 1.0, (6, 1)))
+    draws = integrated_over(likelihood, f, rng)
+    density = np.exp(jax.lax.map(lambda one: likelihood.log_prob(y, one), draws, batch_size=10_000))
+    error = 5 * density.std(axis=0) / len(density) ** 0.5
+    assert (np.abs(np.exp(likelihood.log_expected_prob(y, f)) - density.mean(axis=0)) < error).all()
+    at = jax.lax.map(lambda one: likelihood.predict(Marginals(one, 0.0 * one)), draws, batch_size=10_000)
+    mean, variance = likelihood.predict(f)
+    assert_allclose(mean, at.mean.mean(axis=0), atol=0.01)
+    assert_allclose(variance, at.variance.mean(axis=0) + at.mean.var(axis=0), rtol=0.02)
+    below = jax.lax.map(lambda one: likelihood.cdf(y, Marginals(one, 0.0 * one)), draws, batch_size=10_000)
+    assert_allclose(likelihood.cdf(y, f), below.mean(axis=0), atol=0.006)
+
+
+@pytest.mark.parametrize("kind", LATENT)
+def test_the_vfe_integral_over_several_latent_functions_is_that_of_monte_carlo(kind, rng):
+    likelihood = LATENT[kind]()
+    f, y = random_marginals(likelihood, rng), jnp.asarray(rng.normal(0.0, 1.0, (6, 1)))
+    draws = integrated_over(likelihood, f, rng)
+    logs = jax.lax.map(lambda one: likelihood.log_prob(y, one), draws, batch_size=10_000)
+    rough = 0.06 if kind == "mixture" else 0.0  # 64 points in 6 dimensions
+    error = 5 * logs.std(axis=0) / len(logs) ** 0.5 + rough
+    assert (np.abs(likelihood.expected_log_prob(y, f) - logs.mean(axis=0)) < error).all()
+    assert (likelihood.log_expected_prob(y, f) > likelihood.expected_log_prob(y, f)).all()
+
+
+@pytest.mark.parametrize("kind", LATENT)
+def test_density_distribution_and_draws_of_varying_noise_belong_together(kind, rng, getkey):
+    likelihood = LATENT[kind]()
+    f = random_marginals(likelihood, rng, num_rows=1)
+    grid = jnp.linspace(-12.0, 12.0, 4_001)[:, None]
+    wide = Marginals(*(jnp.broadcast_to(one, (4_001, one.shape[1])) for one in f))
+    density = np.exp(likelihood.log_expected_prob(grid, wide))[:, 0]
+    spacing = float(grid[1, 0] - grid[0, 0])
+    assert_allclose(np.sum(density) * spacing, 1.0, rtol=1e-6)
+    assert_allclose(np.cumsum(density) * spacing, likelihood.cdf(grid + 0.5 * spacing, wide)[:, 0], atol=1e-3)
+    assert_allclose(np.sum(density * grid[:, 0]) * spacing, likelihood.predict(f).mean[0, 0], atol=1e-6)
+    at = jnp.broadcast_to(f.mean, (20_000, f.mean.shape[1]))
+    drawn = np.sort(np.asarray(likelihood.sample(getkey(), at))[:, 0])
+    exact = likelihood.cdf(jnp.asarray(drawn[:, None]), Marginals(at, jnp.zeros_like(at)))[:, 0]
+    assert np.max(np.abs(exact - (np.arange(20_000) + 0.5) / 20_000)) < 2.0 / 20_000**0.5
+
+
+def test_scales_of_noise_stay_within_their_range():
+    """However far a latent function goes, no scale is more than `RANGE_OF_SCALES` times another."""
+    likelihood = heteroskedastic_example()
+    far = jnp.asarray([[0.0, -1e6], [0.0, 1e6]])
+    scale = jnp.sqrt(likelihood.predict(Marginals(far, jnp.zeros_like(far))).variance[:, 0])
+    assert_allclose(scale[1] / scale[0], RANGE_OF_SCALES, rtol=1e-6)
+
+
+def test_a_constant_mixture_is_the_gaussian():
+    start = gaussian_mixture(1, jnp.float64)
+    flat = eqx.tree_at(lambda one: one.locations, start, jnp.zeros_like(start.locations))
+    f = Marginals(jnp.zeros((4, 16)).at[:, 0].set(MEAN[:, 0]), jnp.zeros((4, 16)).at[:, 0].set(VARIANCE[:, 0]))
+    same = Gaussian(jnp.square(start.scale))
+    assert_allclose(flat.log_expected_prob(REAL, f), same.log_expected_prob(REAL, F), rtol=1e-10)
+
+
+def test_cuts_start_at_the_shares_of_the_levels():
+    y = np.repeat([1.0, 2.0, 5.0], [20, 50, 30])[:, None]
+    start = ordinal(y, jnp.float64)
+    probabilities = np.exp(start.log_probabilities(Marginals(jnp.zeros((1, 1)), jnp.zeros((1, 1)))))[0, 0]
+    assert_allclose(probabilities, [0.2, 0.5, 0.3], rtol=1e-6)
+    assert start.levels == (1.0, 2.0, 5.0)
+
+
+@pytest.mark.parametrize("far", [-40.0, 40.0])
+def test_levels_far_from_f_keep_a_finite_slope(far):
+    likelihood = SCALAR[-1][0]
+    f = jnp.full((4, 1), far)
+    slope = jax.grad(lambda f: jnp.sum(likelihood.log_prob(LEVELS, f)))(f)
+    assert np.isfinite(slope).all()
+    assert np.isfinite(likelihood.log_prob(LEVELS, f)).all()
+
+
+@pytest.mark.parametrize(
+    ("y", "message"), [(np.arange(60.0), "at most 50 levels"), (np.tile([0.0, 1.0], 5), "3 levels")]
+)
+def test_too_many_or_too_few_levels_are_refused(y, message):
+    with pytest.raises(ValueError, match=message):
+        ordinal(y[:, None], jnp.float64)

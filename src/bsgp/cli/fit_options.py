@@ -30,6 +30,8 @@ class ModelOptions:
     num_chains: Annotated[int | None, _described("num_chains", "--chains")] = Settings.num_chains
     objective: Annotated[str, _described("objective")] = Settings.objective
     inducing_prior: Annotated[str | None, _described("inducing_prior")] = Settings.inducing_prior
+    noise: Annotated[str | None, _described("noise")] = Settings.noise
+    exposure: Annotated[str | None, _described("exposure")] = Settings.exposure
     likelihood_power: Annotated[float, _described("likelihood_power")] = Settings.likelihood_power
     recipe: Annotated[str, _described("recipe")] = Settings.recipe
     effort: Annotated[float, _described("effort")] = Settings.effort

@@ -25,7 +25,7 @@ from bsgp.data.store.store import Store
 from bsgp.data.tables.columns import Table, from_array, from_frame, is_frame
 from bsgp.estimators.baselines import Baseline
 from bsgp.estimators.convergence import diagnose, energy_trace
-from bsgp.estimators.persistence import save_estimator
+from bsgp.estimators.persistence import plain, save_estimator
 from bsgp.estimators.probes import MAX_CANDIDATES, Probes, choose_probes
 from bsgp.estimators.settings import NOT_IN_CHECKPOINTS, Settings
 from bsgp.inference.checkpoints import Checkpoints
@@ -70,6 +70,9 @@ class BSGPEstimator(BaseEstimator, abc.ABC):
         num_chains=None,
         objective="fitc",
         inducing_prior=None,
+        noise=None,
+        likelihood=None,
+        exposure=None,
         likelihood_power=1.0,
         recipe="default",
         effort=1.0,
@@ -91,6 +94,9 @@ class BSGPEstimator(BaseEstimator, abc.ABC):
         self.num_chains = num_chains
         self.objective = objective
         self.inducing_prior = inducing_prior
+        self.noise = noise
+        self.likelihood = likelihood
+        self.exposure = exposure
         self.likelihood_power = likelihood_power
         self.recipe = recipe
         self.effort = effort
@@ -132,9 +138,10 @@ class BSGPEstimator(BaseEstimator, abc.ABC):
     def _encoded(self, X, y) -> tuple[ArraySource, list]:
         table = self._training_table(X, y)
         target = self._learn_targets(y, table.num_rows)
-        self.schema_, notes = InputSchema.learn(table)
-        inputs, _ = self.schema_.encode(table)
-        return ArraySource(inputs.astype(self.precision), target.astype(self.precision)), notes
+        columns, offset = self._without_offset(table, is_training=True)
+        self.schema_, notes = InputSchema.learn(columns)
+        inputs, _ = self.schema_.encode(columns)
+        return ArraySource(_joined(inputs, offset).astype(self.precision), target.astype(self.precision)), notes
 
     def _opened(self, store: Store) -> tuple[Store, list]:
         if store.task != self._task:
@@ -161,7 +168,7 @@ class BSGPEstimator(BaseEstimator, abc.ABC):
                 logger.warning("The data or the model differ from those of the last fit: the chains start over.")
             fitted = self._fit_from_scratch(source, settings, fit_key, report)
         self.posterior_ = fitted.posterior if self.warm_start else fitted.posterior.subset(MAX_DRAWS)
-        self.background_ = self._some_inputs(source, rows_key).astype(self.precision)
+        self.background_ = self._some_inputs(source, rows_key)[:, : self.schema_.width].astype(self.precision)
         self.diagnostics_ = diagnose(
             fitted.posterior, fitted.history, self._probes(source), diagnosis_key, kept=self.posterior_
         )
@@ -170,7 +177,7 @@ class BSGPEstimator(BaseEstimator, abc.ABC):
         self._session = _Session(fitted, fingerprint, settings) if self.warm_start else None
 
     def _fit_from_scratch(self, source: ArraySource | Store, settings: Settings, key, report) -> Fit:
-        likelihood, options = self._likelihood(self.precision), settings.options
+        likelihood, options = self._likelihood(source), settings.options
         if settings.n_jobs is not None and settings.is_parallel and settings.num_chains != 1:
             return fit_chains_in_parallel(
                 settings.method, source, likelihood, key, options=options, n_jobs=settings.n_jobs
@@ -195,7 +202,7 @@ class BSGPEstimator(BaseEstimator, abc.ABC):
         settings = {
             "bsgp": bsgp.__version__,
             "estimator": type(self).__name__,
-            **{name: value for name, value in self.get_params().items() if name not in NOT_IN_CHECKPOINTS},
+            **{name: plain(value) for name, value in self.get_params().items() if name not in NOT_IN_CHECKPOINTS},
             "seed": self._seed,
             "rows": source.num_rows,
             "inputs": list(self.schema_.encoded_names),
@@ -226,7 +233,10 @@ class BSGPEstimator(BaseEstimator, abc.ABC):
     # -- predicting --------------------------------------------------------------------------------------------
 
     def encode(self, X) -> np.ndarray:
-        """New rows as the model's matrix of inputs `[N D]`; columns are found by name if they have names."""
+        """New rows as the model's matrix of inputs `[N D]`; columns are found by name if they have names.
+
+        If counts have an exposure, its logarithm is the last column.
+        """
         check_is_fitted(self, "posterior_")
         names = getattr(self, "feature_names_in_", None)
         if isinstance(X, Table) or is_frame(X):
@@ -235,10 +245,15 @@ class BSGPEstimator(BaseEstimator, abc.ABC):
                 table = from_array(self._check_array(X, reset=False))
         else:
             table = from_array(self._check_array(X, reset=False), names=None if names is None else list(names))
-        encoded, notes = self.schema_.encode(table)
+        columns, offset = self._without_offset(table, is_training=False)
+        encoded, notes = self.schema_.encode(columns)
         for note in notes:
             logger.warning(note)
-        return encoded.astype(self.precision)
+        return _joined(encoded, offset).astype(self.precision)
+
+    def _without_offset(self, table: Table, *, is_training: bool) -> tuple[Table, np.ndarray | None]:
+        """The columns that are inputs, and an offset of the latent function if there is one."""
+        return table, None
 
     @property
     def _precision(self):
@@ -273,7 +288,8 @@ class BSGPEstimator(BaseEstimator, abc.ABC):
         """Check y, keep what is needed to return to its units, and return it as `[N P]` for the model."""
 
     @abc.abstractmethod
-    def _likelihood(self, dtype) -> AbstractLikelihood: ...
+    def _likelihood(self, source: ArraySource | Store) -> AbstractLikelihood:
+        """The likelihood of a fit, at its start."""
 
     @abc.abstractmethod
     def _baselines(self, X: np.ndarray, y: np.ndarray) -> dict[str, Baseline]:
@@ -322,6 +338,10 @@ class BSGPEstimator(BaseEstimator, abc.ABC):
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = True
         return tags
+
+
+def _joined(inputs: np.ndarray, offset: np.ndarray | None) -> np.ndarray:
+    return inputs if offset is None else np.concatenate([inputs, offset[:, None]], axis=1)
 
 
 def target_names(y, num_targets: int) -> tuple[str, ...]:

@@ -17,7 +17,8 @@ from bsgp.models.likelihoods.classes import Bernoulli, Categorical
 class BSGPClassifier(ClassifierMixin, BSGPEstimator):
     """Classification with a fully Bayesian sparse or deep Gaussian process; two classes or more, of any label.
 
-    Parameters and attributes are those of `BSGPRegressor`, and `classes_`, the labels in order.
+    Parameters and attributes are those of `BSGPRegressor`, without `noise` and `exposure`, which must be left out, and
+    `classes_`, the labels in order.
     """
 
     def predict_proba(self, X) -> np.ndarray:
@@ -88,7 +89,13 @@ class BSGPClassifier(ClassifierMixin, BSGPEstimator):
             )
         return codes[:, None].astype(np.float64)
 
-    def _likelihood(self, dtype):
+    def _likelihood(self, source):
+        if self.noise is not None:
+            raise ValueError(
+                f"`noise` is for regression, got {self.noise!r} for classes. Leave it out, or use `BSGPRegressor`."
+            )
+        if self.likelihood is not None:
+            return self.likelihood
         return Bernoulli() if len(self.classes_) == 2 else Categorical(len(self.classes_))
 
     def _baselines(self, X, y):

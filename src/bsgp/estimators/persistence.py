@@ -1,8 +1,10 @@
 """Fitted estimators as folders of arrays and JSON, and back."""
 
+import hashlib
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import jax
 import numpy as np
 
 import bsgp
@@ -17,11 +19,23 @@ if TYPE_CHECKING:
     from bsgp.estimators.base import BSGPEstimator
 
 
+def plain(value: Any) -> Any:
+    """A parameter as JSON can hold it: an object, such as a likelihood, by its class and a hash of its numbers."""
+    if _is_plain(value):
+        return value
+    leaves = [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(value) if hasattr(leaf, "dtype")]
+    return f"{type(value).__name__} {hashlib.sha256(b''.join(leaves)).hexdigest()[:16]}"
+
+
+def _is_plain(value: Any) -> bool:
+    return value is None or isinstance(value, bool | int | float | str | os.PathLike)
+
+
 def save_estimator(estimator: "BSGPEstimator", folder: str | os.PathLike) -> None:
     """Write a fitted estimator, whole or not at all."""
     params = {**estimator.get_params(), "checkpoint": None, "resume": False}  # of a run that is over
-    if not isinstance(params["random_state"], int | None):
-        params["random_state"] = None  # a generator cannot be written down
+    # generators and objects cannot be written down; what a likelihood or a prior was for is in the model
+    params = {name: value if _is_plain(value) else None for name, value in params.items()}
     names = getattr(estimator, "feature_names_in_", None)
     meta = {
         "estimator": type(estimator).__name__,

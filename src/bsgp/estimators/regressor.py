@@ -10,9 +10,12 @@ from sklearn.utils.validation import check_array
 
 from bsgp.data.encoding.standardise import Standardiser
 from bsgp.data.encoding.targets import Targets
+from bsgp.data.store.sources import ArraySource
+from bsgp.data.store.store import Store
 from bsgp.estimators.base import BSGPEstimator, target_names
 from bsgp.estimators.baselines import regression_baselines
-from bsgp.models.likelihoods.gaussian_noise import gaussian
+from bsgp.estimators.exposure import without_exposure
+from bsgp.models.likelihoods.noises import NOISES, Noise, TrainingTargets
 
 
 class BSGPRegressor(RegressorMixin, BSGPEstimator):
@@ -36,6 +39,15 @@ class BSGPRegressor(RegressorMixin, BSGPEstimator):
     inducing_prior : str or None
         Prior on the inducing inputs: "normal", "determinantal", "strauss", "uniform" or "strauss-hard". None: normal,
         or, for classes with many rows, centred on cluster centres of the inputs. Only bsgp and its ablations use it.
+    noise : str or None
+        Kind of noise: "gaussian" (None), "student" for outliers, "heteroskedastic" for a scale that varies, "mixture"
+        for any shape; "poisson" or "negative-binomial" for counts; "ordinal" for ordered levels. For counts and levels
+        targets are not standardised; `predict` returns the mean count or the mean of the levels' numbers.
+    likelihood : bsgp.models.AbstractLikelihood or None
+        A likelihood of your own, instead of a noise by name. Targets are standardised if it `has_units`.
+    exposure : str, int or None
+        Column of X with the exposure of each row, for counts: hours, persons, area. The mean count is proportional to
+        it. It is no input. New tables may leave it out: their predictions are for an exposure of 1.
     likelihood_power : float
         Power of the likelihood. Below 1 every row counts for less, and the posterior is wider.
     recipe : str
@@ -113,13 +125,18 @@ class BSGPRegressor(RegressorMixin, BSGPEstimator):
 
     @property
     def target_mean(self) -> np.ndarray:
-        """Mean of each target in training, `[P]`."""
+        """What is subtracted from each target, `[P]`: its mean in training, or 0 for counts and levels."""
         return self._units.mean
 
     @property
     def target_scale(self) -> np.ndarray:
-        """Standard deviation of each target in training, `[P]`."""
+        """What each target is divided by, `[P]`: its standard deviation, or 1 for counts and levels."""
         return self._units.scale
+
+    @property
+    def target_sd(self) -> np.ndarray:
+        """Standard deviation of each target in training, `[P]`."""
+        return self._target_sd
 
     def sample_y(self, X, n_samples: int = 1, random_state=0) -> np.ndarray:
         """Draws of y at all rows together, noise and all: `[N n_samples]`, or `[N P n_samples]`."""
@@ -153,14 +170,40 @@ class BSGPRegressor(RegressorMixin, BSGPEstimator):
         self._is_flat = np.asarray(values).ndim == 1
         self.target_names_ = target_names(y, array.shape[1])
         self.n_outputs_ = array.shape[1]
-        self._units = Standardiser.fit(array)
+        self._target_sd = Standardiser.fit(array).scale
+        self._units = Standardiser.fit(array) if self._has_units else Standardiser.none(array)
         return self._units.transform(array)
 
     def _standardised(self, y, num_rows: int) -> np.ndarray:
-        return self._units.transform(self._as_targets(y, num_rows)).astype(self.precision)
+        values = self.posterior_.model.likelihood.check_values(self._as_targets(y, num_rows))
+        return self._units.transform(values).astype(self.precision)
 
-    def _likelihood(self, dtype):
-        return gaussian(self.n_outputs_, dtype)
+    @property
+    def _has_units(self) -> bool:
+        return self._noise.has_units if self.likelihood is None else self.likelihood.has_units
+
+    @property
+    def _noise(self) -> Noise:
+        return NOISES[self.noise or "gaussian"]
+
+    def _likelihood(self, source):
+        if self.likelihood is not None:
+            return self.likelihood
+        if not isinstance(source, ArraySource) and not self._noise.has_units:
+            raise ValueError(
+                f"`noise` must be for standardised targets where rows stay on disk, got {self.noise!r}. "
+                "Load the table into memory, or use `mixture`."
+            )
+        if self.n_outputs_ > 1 and not self._noise.takes_several_targets:
+            raise ValueError(
+                f"`noise` {self.noise!r} is for one target, got {self.n_outputs_}. Fit one target at a time."
+            )
+        rows = source.some_rows(2, 0) if isinstance(source, Store) else source.rows
+        exposure = None if self.exposure is None else np.exp(rows.X[:, -1])
+        return self._noise.start(TrainingTargets(rows.y, self.precision, exposure))
+
+    def _without_offset(self, table, *, is_training):
+        return without_exposure(table, self.exposure, is_training=is_training)
 
     def _baselines(self, X, y):
         return dict(regression_baselines(X, self._units.inverse(y)))
@@ -170,6 +213,7 @@ class BSGPRegressor(RegressorMixin, BSGPEstimator):
             "names": list(self.target_names_),
             "mean": self._units.mean.tolist(),
             "scale": self._units.scale.tolist(),
+            "sd": self._target_sd.tolist(),
             "is_flat": self._is_flat,
         }
 
@@ -177,6 +221,7 @@ class BSGPRegressor(RegressorMixin, BSGPEstimator):
         self.target_names_ = tuple(state["names"])
         self.n_outputs_ = len(self.target_names_)
         self._units = Standardiser(np.asarray(state["mean"], np.float64), np.asarray(state["scale"], np.float64))
+        self._target_sd = np.asarray(state.get("sd", state["scale"]), np.float64)
         self._is_flat = state["is_flat"]
 
     def __sklearn_tags__(self):

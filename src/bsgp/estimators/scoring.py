@@ -104,7 +104,7 @@ def _tally(model: BSGPEstimator):
     if isinstance(model, BSGPClassifier):
         return _ClassTally(len(model.classes_))
     assert isinstance(model, BSGPRegressor)  # for the type checker
-    return _RegressionTally(model.target_scale)
+    return _RegressionTally(model.target_sd)
 
 
 def _add_model(tally, model: BSGPEstimator, inputs: np.ndarray, y, key: Array) -> None:
@@ -120,8 +120,10 @@ def _add_model(tally, model: BSGPEstimator, inputs: np.ndarray, y, key: Array) -
     standardised = ((y - model.target_mean) / scale).astype(inputs.dtype)
     mean, log_density, cdf = posterior.at_targets(inputs, standardised, key)
     crps = posterior.crps(inputs, standardised, key) * scale
-    # a target lies between two quantiles if its distribution function lies between their levels
-    inside = (cdf >= INTERVAL[0]) & (cdf <= INTERVAL[1])
+    # a target lies between two quantiles if its distribution function lies between their levels; where that function
+    # has steps, the step of the target itself may cross a level
+    below = cdf - np.exp(log_density) if posterior.model.likelihood.is_discrete else cdf
+    inside = (cdf >= INTERVAL[0]) & (below <= INTERVAL[1])
     tally.add(y, mean * scale + model.target_mean, log_density - np.log(scale), crps, inside)
 
 

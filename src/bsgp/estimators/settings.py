@@ -19,6 +19,11 @@ class Settings(Options):
     """Parameters of `BSGPRegressor` and `BSGPClassifier`, checked against each other."""
 
     method: str = option("bsgp", "A method that `bsgp methods` lists.")
+    exposure: Any = option(
+        None,
+        "Column with the exposure of each row, such as hours or persons, for counts: their mean is proportional to it.",
+    )
+    """A name, or the position of a column of an array."""
     n_jobs: int | None = option(
         None, "Chains at a time, each in its own process, by joblib's backend. None or 1: all in this process."
     )
@@ -32,11 +37,15 @@ class Settings(Options):
 
     def __post_init__(self):
         from bsgp.methods.registry import METHODS
+        from bsgp.models.likelihoods.noises import NOISES
 
         super().__post_init__()
         method = METHODS[check_option("method", self.method, list(METHODS))]
         check_option("precision", self.precision, PRECISIONS)
         check_positive("checkpoint_seconds", self.checkpoint_seconds)
+        if self.exposure is not None and not (self.noise and NOISES[self.noise].takes_exposure):
+            counts = ", ".join(f"`{name}`" for name, noise in NOISES.items() if noise.takes_exposure)
+            raise ValueError(f"`exposure` is for counts, got the noise `{self.noise}`. Set `noise` to one of {counts}.")
         if self.resume and self.checkpoint is None:
             raise ValueError("`resume` must come with the folder of the run to resume. Pass it as `checkpoint`.")
         if self.checkpoint is not None and not method.can_checkpoint:

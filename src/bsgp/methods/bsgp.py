@@ -34,6 +34,10 @@ LONG_EXACT_PLAN = replace(EXACT_PLAN, num_draws=128, thinning=24, chunk=48)
 """Plan for up to 10,000 rows: fewer updates, as a gradient of all rows takes longer."""
 DEEP_PLAN = Plan(adam_steps=1_800, burn_in=1_920, num_draws=128, thinning=16, batch_size=500)
 """Plan for few rows and several layers. Under the position mass chains agree better, but predict worse."""
+NOISE_PLAN = replace(PLAIN_PLAN, learns_spread=True)
+"""Plan for regression with other than Gaussian noise."""
+LONG_NOISE_PLAN = replace(NOISE_PLAN, adam_steps=4_800, burn_in=2_816, thinning=16)
+"""Plan for the same with many rows."""
 LATENT_VARIANCE_PRIOR = LogNormal.with_median(1.0, scale=2.0)
 """Kernel variance of latent functions without units: one that separates classes well may be of any size."""
 SMALL_TABLE, MANY_ROWS = 1_000, 5_000
@@ -67,7 +71,20 @@ def default_recipe(size: ProblemSize) -> Recipe:
         plan = Plan(adam_steps=5_600, burn_in=2_816, num_draws=128, thinning=44, batch_size=1_000)
         num_inducing = 128
     recipe = Recipe("default", num_inducing=num_inducing, plan=plan, num_anchor=num_anchor, start_noise=0.01)
-    return recipe if size.is_gaussian else _without_anchor(recipe, size)
+    if size.is_gaussian:
+        return recipe
+    return _without_anchor(recipe, size) if size.is_classification else _for_other_noise(recipe, size)
+
+
+def _for_other_noise(recipe: Recipe, size: ProblemSize) -> Recipe:
+    """Chains that start where a Gaussian approximation has learned how far u spreads: the mode of u overfits."""
+    return replace(
+        recipe,
+        num_inducing=recipe.num_inducing if size.num_rows <= MANY_ROWS else 128,
+        plan=NOISE_PLAN if size.num_rows <= MANY_ROWS else LONG_NOISE_PLAN,
+        num_anchor=None,
+        priors={"variance": LATENT_VARIANCE_PRIOR},
+    )
 
 
 def _without_anchor(recipe: Recipe, size: ProblemSize) -> Recipe:

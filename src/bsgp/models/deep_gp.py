@@ -40,7 +40,7 @@ class DeepGP(AbstractModel):
 
     @property
     def num_inputs(self) -> int:
-        return self.layers[0].Z.shape[-1]
+        return self.layers[0].Z.shape[-1] + self.likelihood.has_exposure
 
     @property
     def num_latent(self) -> int:
@@ -64,7 +64,13 @@ class DeepGP(AbstractModel):
     ) -> Marginals:
         """Marginals of the last layer, given one draw of the hidden layers per row and output."""
         last = None if factors is None else factors[-1]
-        return self.layers[-1].conditional(self.hidden(X, key, factors, shard=shard), last)
+        X, offset = self._inputs_and_offset(X)
+        f = self.layers[-1].conditional(self.hidden(X, key, factors, shard=shard), last)
+        return f if offset is None else Marginals(f.mean + offset, f.variance)
+
+    def _inputs_and_offset(self, X: Float[Array, "N _"]) -> tuple[Float[Array, "N D"], Float[Array, "N 1"] | None]:
+        """Inputs of the first layer, and the offset of the last layer if the likelihood has one."""
+        return (X[:, :-1], X[:, -1:]) if self.likelihood.has_exposure else (X, None)
 
     def hidden(
         self,
@@ -97,9 +103,10 @@ class DeepGP(AbstractModel):
 
     def sample_function(self, X: Float[Array, "N D"], key: Array) -> Float[Array, "N P"]:
         """One function, drawn from every layer's joint conditional over all rows of X."""
+        X, offset = self._inputs_and_offset(X)
         for layer, layer_key in zip(self.layers, jr.split(key, self.depth), strict=True):
             X = layer.sample_joint(X, layer_key)
-        return X
+        return X if offset is None else X + offset
 
 
 def linear_mean(X: np.ndarray, num_outputs: int) -> np.ndarray:
@@ -143,6 +150,7 @@ def init_deep_gp(
     of outputs of every hidden layer, D by default.
     """
     X = np.asarray(jnp.asarray(check_matrix("X", X)))  # float32 if JAX runs without float64
+    X = X[:, :-1] if likelihood.has_exposure else X
     num_inducing = check_count("num_inducing", num_inducing)
     if num_inducing > X.shape[0]:
         raise ValueError(

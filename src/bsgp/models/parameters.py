@@ -24,6 +24,10 @@ DEFAULT_PRIORS: dict[str, AbstractPrior | AbstractInducingPrior] = {
     "noise_variance": LogNormal.with_median(0.01, scale=3.0),
     "scale": LogNormal.with_median(0.1, scale=1.5),
     "degrees_of_freedom": LogNormal.with_median(12.0, scale=1.0, low=2.0),
+    "concentration": LogNormal.with_median(5.0, scale=1.5),
+    "log_rate": Normal(scale=10.0),
+    "first_cut": Normal(scale=5.0),
+    "gaps": LogNormal.with_median(0.5, scale=1.5),
     "locations": Normal(),
     "log_widths": Normal(scale=0.7),
     "weights": Gamma(0.5, 1.0),  # normalised: a Dirichlet of 1/2, which empties components that are not needed

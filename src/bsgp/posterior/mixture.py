@@ -11,7 +11,6 @@ import numpy as np
 from jaxtyping import Array, PyTree
 
 from bsgp.models.likelihoods.classes import Categorical
-from bsgp.models.likelihoods.counts import nearest_target
 from bsgp.models.linalg.numerics import log_mean_exp
 from bsgp.models.model import AbstractModel
 
@@ -114,7 +113,7 @@ def quantiles(model, tiling, key, X, levels):
             return (jnp.where(above, low, middle), jnp.where(above, middle, high)), None
 
         (low, high), _ = jax.lax.scan(halve, (centre - reach, centre + reach), None, length=NUM_BISECTIONS)
-        return nearest_target(likelihoods, 0.5 * (low + high))
+        return model.likelihood.nearest(0.5 * (low + high))
 
     return jnp.moveaxis(jax.lax.map(bisect, jnp.asarray(levels, X.dtype)), 0, -1)
 

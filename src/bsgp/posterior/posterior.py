@@ -221,6 +221,9 @@ class Posterior(eqx.Module):
         return flat if picked is None else jax.tree.map(lambda x: x[picked], flat)
 
     def _check_inputs(self, X) -> np.ndarray:
+        """Inputs of the model. Without a last column, the log of each row's exposure is 0."""
+        if self.model.likelihood.has_exposure and np.shape(X)[1:] == (self.model.num_inputs - 1,):
+            X = np.concatenate([X, np.zeros((len(X), 1))], axis=1)
         return check_matrix("X", X, columns=self.model.num_inputs).astype(self._dtype)
 
     @property

@@ -18,6 +18,11 @@ class Standardiser(NamedTuple):
         constant = scale <= 8.0 * np.finfo(X.dtype).eps * np.maximum(np.abs(mean), np.finfo(X.dtype).tiny)
         return cls(mean, np.where(constant, 1.0, scale).astype(X.dtype))
 
+    @classmethod
+    def none(cls, X: np.ndarray) -> "Standardiser":
+        """A standardiser that leaves the columns of X as they are."""
+        return cls(np.zeros(X.shape[1], X.dtype), np.ones(X.shape[1], X.dtype))
+
     def transform(self, X: np.ndarray) -> np.ndarray:
         return (X - self.mean) / self.scale
 

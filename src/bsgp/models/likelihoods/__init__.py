@@ -2,10 +2,11 @@
 
 from bsgp.models.likelihoods.base import AbstractLikelihood
 from bsgp.models.likelihoods.classes import Bernoulli, Categorical
-from bsgp.models.likelihoods.counts import Poisson, nearest_target
+from bsgp.models.likelihoods.counts import NegativeBinomial, Poisson
 from bsgp.models.likelihoods.gaussian_noise import Gaussian, gaussian
 from bsgp.models.likelihoods.heteroskedastic import Heteroskedastic, heteroskedastic
 from bsgp.models.likelihoods.mixture import GaussianMixture, gaussian_mixture
+from bsgp.models.likelihoods.ordinal import Ordinal, ordinal
 from bsgp.models.likelihoods.student_t import StudentT, student_t
 
 __all__ = [
@@ -15,11 +16,13 @@ __all__ = [
     "Gaussian",
     "GaussianMixture",
     "Heteroskedastic",
+    "NegativeBinomial",
+    "Ordinal",
     "Poisson",
     "StudentT",
     "gaussian",
     "gaussian_mixture",
     "heteroskedastic",
-    "nearest_target",
+    "ordinal",
     "student_t",
 ]

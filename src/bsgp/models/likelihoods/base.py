@@ -36,6 +36,10 @@ class AbstractLikelihood(eqx.Module):
 
     has_units: ClassVar[bool] = False
     """Whether y is a quantity that is standardised before a fit, rather than a class, a count or a level."""
+    is_discrete: ClassVar[bool] = False
+    """Whether y is one of separate numbers, so that its distribution function has steps."""
+    has_exposure = False  # no annotation: a field of some likelihoods, in an order of their own
+    """Whether the last column of the model's inputs is an offset of f: the log of the exposure of counts."""
 
     @abc.abstractmethod
     def num_latent(self, num_targets: int) -> int:
@@ -44,6 +48,10 @@ class AbstractLikelihood(eqx.Module):
     @abc.abstractmethod
     def check_targets(self, y) -> np.ndarray:
         """Returns `y [N P]` as floats, or raises a `ValueError` that says what is wrong with it."""
+
+    def check_values(self, y) -> np.ndarray:
+        """Returns targets of other rows than those of training, or raises a `ValueError`."""
+        return y
 
     @abc.abstractmethod
     def log_prob(self, y: Array, f: Array) -> Array:
@@ -64,6 +72,10 @@ class AbstractLikelihood(eqx.Module):
     @abc.abstractmethod
     def cdf(self, y: Float[Array, "N P"], f: Marginals) -> Float[Array, "N P"]:
         """`P(Y <= y)` under the marginals; a `ValueError` for classes, which have no order."""
+
+    def nearest(self, y: Array) -> Array:
+        """The nearest number that y can be."""
+        return y
 
     @abc.abstractmethod
     def sample(self, key: Array, f: Array) -> Array:

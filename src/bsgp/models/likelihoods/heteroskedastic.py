@@ -35,7 +35,8 @@ class Heteroskedastic(AbstractLikelihood):
 
     def _scale_at(self, g: Array) -> Array:
         """Standard deviation of the noise `[... P]` where the second latent function is `g [... P]`."""
-        return self.scale * jnp.exp(bounded(self.width_amplitude * g, RANGE_OF_SCALES))
+        scale, amplitude = (jnp.broadcast_to(one, g.shape) for one in (self.scale, self.width_amplitude))
+        return scale * jnp.exp(bounded(amplitude * g, RANGE_OF_SCALES))
 
     def _noise(self, f: Marginals) -> tuple[Array, Array]:
         """Log weights `[Q 1 1]` and noise variances `[Q N P]` at quadrature nodes of g."""

@@ -104,7 +104,10 @@ class GaussianMixture(AbstractLikelihood):
         return self.components(f).log_density(y)
 
     def expected_log_prob(self, y, f):
-        points = jnp.asarray(normal_lattice(NUM_LATTICE_POINTS, f.mean.shape[1]), f.mean.dtype)
+        num_targets, K = self.locations.shape
+        points = normal_lattice(NUM_LATTICE_POINTS, num_targets * (1 + K)).reshape(-1, num_targets, 1 + K)
+        # widths and weights stay at the conditional means of their functions
+        points = jnp.asarray(np.pad(points, ((0, 0), (0, 0), (0, 2 * K))).reshape(len(points), -1), f.mean.dtype)
         scale = jnp.sqrt(jnp.maximum(f.variance, float(jnp.finfo(f.mean.dtype).tiny) ** 0.5))
 
         def at(total, point):
