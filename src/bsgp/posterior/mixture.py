@@ -78,18 +78,32 @@ def cdf(model, tiling, key, X, y):
     return jnp.mean(_map_draws(lambda draw, f: draw.likelihood.cdf(y, f), model, tiling, key, X), axis=0)
 
 
+def _samples(model, tiling, key, X, per_draw):
+    """Draws of y, `per_draw` of every draw of the model, `[S N P]`; rows are drawn apart."""
+    row_key, latent_key, noise_key = jr.split(key, 3)
+    latent = _repeat_draws(_map_draws(lambda draw, f: f, model, tiling, row_key, X), per_draw)  # [S N P]
+    likelihoods = _repeat_draws(model.likelihood, tiling.passes * per_draw)
+    f = latent.mean + jnp.sqrt(latent.variance) * jr.normal(latent_key, latent.mean.shape, X.dtype)
+    keys = jr.split(noise_key, latent.mean.shape[0])
+    return jax.vmap(lambda likelihood, k, f: likelihood.sample(k, f))(likelihoods, keys, f)
+
+
 @eqx.filter_jit
 def crps(model, tiling, key, X, y, samples_per_draw):
     """`E|Y - y| - E|Y - Y'| / 2` from samples of y; the second mean, over pairs, comes from their order statistics."""
-    row_key, latent_key, noise_key = jr.split(key, 3)
-    latent = _repeat_draws(_map_draws(lambda draw, f: f, model, tiling, row_key, X), samples_per_draw)  # [S N P]
-    likelihoods = _repeat_draws(model.likelihood, tiling.passes * samples_per_draw)
-    num = latent.mean.shape[0]
-    f = latent.mean + jnp.sqrt(latent.variance) * jr.normal(latent_key, latent.mean.shape, X.dtype)
-    drawn = jax.vmap(lambda likelihood, k, f: likelihood.sample(k, f))(likelihoods, jr.split(noise_key, num), f)
+    drawn = _samples(model, tiling, key, X, samples_per_draw)
+    num = drawn.shape[0]
     weights = jnp.asarray(2.0 * np.arange(1, num + 1) - num - 1.0, X.dtype)
     between = 2.0 * jnp.tensordot(weights, jnp.sort(drawn, axis=0), axes=1) / (num * max(num - 1.0, 1.0))
     return jnp.mean(jnp.abs(drawn - y[None]), axis=0) - 0.5 * between
+
+
+@eqx.filter_jit
+def quantiles_of_samples(model, tiling, key, X, levels, samples_per_draw):
+    """Quantiles of samples of y: the smallest of which at least a share `level` is no larger."""
+    drawn = jnp.sort(_samples(model, tiling, key, X, samples_per_draw), axis=0)
+    places = jnp.ceil(jnp.asarray(levels, X.dtype) * drawn.shape[0]).astype(int) - 1
+    return jnp.moveaxis(drawn[places], 0, -1)
 
 
 @eqx.filter_jit

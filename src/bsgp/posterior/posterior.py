@@ -24,6 +24,7 @@ ROWS_PER_TILE = 1_024  # M x rows arrays of this size mostly stay in the CPU's c
 TILES_PER_CHUNK = 4
 MAX_JOINT_ROWS = 5_000
 NUM_PASSES = 100
+MIN_QUANTILE_SAMPLES = 4_096  # of y, for counts: the quantiles' levels are right to half a percent
 MIN_CRPS_SAMPLES = 256  # of y; with fewer draws, several samples are taken from each
 
 
@@ -97,12 +98,15 @@ class Posterior(eqx.Module):
         return self._by_rows(mixture.log_probabilities, key, X)
 
     def quantiles(self, X, levels, key: Array) -> np.ndarray:
-        """Quantiles of the mixture, `[N P Q]`."""
+        """Quantiles of the mixture, `[N P Q]`; those of counts are quantiles of 4,096 draws of y or more."""
         levels = np.atleast_1d(np.asarray(levels, np.float64))
         if levels.ndim != 1 or not ((levels > 0) & (levels < 1)).all():
             raise ValueError(
                 f"`levels` must lie between 0 and 1, got {levels.tolist()}. Pass for instance [0.05, 0.95]."
             )
+        if self.model.likelihood.cdf_is_slow:
+            per_draw = self._samples_per_draw(MIN_QUANTILE_SAMPLES)
+            return self._by_rows(mixture.quantiles_of_samples, key, X, levels=levels, samples_per_draw=per_draw)
         return self._by_rows(mixture.quantiles, key, X, levels=levels)
 
     def cdf(self, X, y, key: Array) -> np.ndarray:
@@ -111,8 +115,10 @@ class Posterior(eqx.Module):
 
     def crps(self, X, y, key: Array) -> np.ndarray:
         """Continuous ranked probability score of the mixture, `[N P]`: an unbiased estimate from samples of y."""
-        samples_per_draw = -(-MIN_CRPS_SAMPLES // (self.num_chains * self.num_draws * self.passes))
-        return self._by_rows(mixture.crps, key, X, y, samples_per_draw=samples_per_draw)
+        return self._by_rows(mixture.crps, key, X, y, samples_per_draw=self._samples_per_draw(MIN_CRPS_SAMPLES))
+
+    def _samples_per_draw(self, wanted: int) -> int:
+        return -(-wanted // (self.num_chains * self.num_draws * self.passes))
 
     def predictive_draws(self, X, key: Array) -> Marginals:
         """Mean and variance of y under each draw, `[C S N P]`, for traces and R-hat. Meant for few rows.

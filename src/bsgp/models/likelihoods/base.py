@@ -38,6 +38,8 @@ class AbstractLikelihood(eqx.Module):
     """Whether y is a quantity that is standardised before a fit, rather than a class, a count or a level."""
     is_discrete: ClassVar[bool] = False
     """Whether y is one of separate numbers, so that its distribution function has steps."""
+    cdf_is_slow: ClassVar[bool] = False
+    """Whether quantiles come from draws of y, because a search would evaluate the distribution function too often."""
     has_exposure = False  # no annotation: a field of some likelihoods, in an order of their own
     """Whether the last column of the model's inputs is an offset of f: the log of the exposure of counts."""
 

@@ -22,6 +22,7 @@ from bsgp.models.linalg.numerics import LOG_2PI, Marginals, gauss_hermite
 from bsgp.runtime.checks import check_matrix, check_varies
 
 NUM_NEWTON_STEPS = 12
+NUM_CDF_POINTS = 16  # an incomplete beta function takes a microsecond
 
 
 class AbstractCounts(AbstractLikelihood):
@@ -31,6 +32,7 @@ class AbstractCounts(AbstractLikelihood):
     """
 
     is_discrete = True
+    cdf_is_slow = True
 
     if TYPE_CHECKING:  # a field of the base class would come before those of every subclass
 
@@ -106,7 +108,7 @@ class AbstractCounts(AbstractLikelihood):
         return mode, 1.0 / jnp.sqrt(self._slope(y, mode)[1] + 1.0 / variance)
 
     def cdf(self, y, f):
-        nodes, weights = quadrature_nodes(self._shifted(f), NUM_QUADRATURE_POINTS)
+        nodes, weights = quadrature_nodes(self._shifted(f), NUM_CDF_POINTS)
         count = jnp.broadcast_to(jnp.floor(y)[None], nodes.shape)
         below = jnp.where(count < 0, 0.0, self._below(jnp.maximum(count, 0.0), nodes))
         return jnp.sum(weights * below, axis=0)
