@@ -180,7 +180,7 @@ class _Reader:
 
     def _marked(self) -> str:
         """The text with an arrow where the reader is."""
-        return f"{self.text[: self.at]} --> {self.text[self.at :]}".strip()
+        return f"{self.text[: self.at].rstrip()} --> {self.text[self.at :].lstrip()}".strip()
 
     def _unclosed(self) -> ValueError:
         return _error(f"must close each of its brackets: `{self._marked()}`", "Write `)` at the arrow")
