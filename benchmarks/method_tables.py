@@ -17,6 +17,7 @@ CAPABILITIES = {
     "can_stream": "rows on disk",
     "can_use_mesh": "`mesh`",
     "can_temper": "`likelihood_power`",
+    "can_choose_kernel": "`kernel`",
 }
 """Flags of a method, and their columns."""
 

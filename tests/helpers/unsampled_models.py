@@ -28,6 +28,7 @@ def _draw(method, source, _, likelihood, key, *, options, num_draws, **ignored) 
         num_targets=source.num_targets,
         num_inducing=min(options.num_inducing, source.num_rows),
         depth=options.depth,
+        kernel=options.kernel,
     )  # fmt: skip
     shape, rng = (options.num_chains or 1, num_draws), np.random.default_rng(0)
     draws = jax.tree.map(

@@ -23,6 +23,7 @@ from bsgp.methods.recipe import ProblemSize, scaled
 from bsgp.methods.registry import METHODS, fit_method
 from bsgp.methods.sghmc_dgp import sghmc_dgp_recipe
 from bsgp.models.inducing_priors import InducingAround, InducingNormal, Strauss
+from bsgp.models.kernels import Linear, Matern52, Sum
 from bsgp.models.likelihoods.classes import Bernoulli
 from bsgp.models.likelihoods.gaussian_noise import Gaussian, gaussian
 from bsgp.models.parameters import BLOCKS, block_of
@@ -173,6 +174,13 @@ def test_sghmc_dgp_with_all_else_fixed_draws_from_the_closed_form():
         ),
         ("svgp", Gaussian(jnp.ones(1)), {"num_chains": 2}, "has no chains, got 2. Pass 1, or use `bsgp`"),
         ("svgp", Gaussian(jnp.ones(1)), {"likelihood_power": 0.5}, "got `likelihood_power` 0.5. Leave it out"),
+        (
+            "kiss-gp",
+            Gaussian(jnp.ones(1)),
+            {"kernel": "linear + rbf"},
+            "has an RBF kernel, got `linear . rbf` as `kernel`",
+        ),
+        ("dkl", Gaussian(jnp.ones(1)), {"kernel": "matern52"}, "Leave it out, or use `bsgp`, .*`exact-gp`"),
         ("magic", Gaussian(jnp.ones(1)), {}, "`method` must be one of 'bsgp'"),
     ],
 )
@@ -180,6 +188,17 @@ def test_what_a_method_cannot_do_is_said(method, likelihood, options, message):
     X, y = regression(20)
     with pytest.raises(ValueError, match=message):
         fit_method(method, X, y, likelihood, jr.key(0), options=Options(**options))
+
+
+@pytest.mark.parametrize("method", [name for name, one in METHODS.items() if one.can_choose_kernel])
+def test_a_method_that_takes_a_kernel_has_it(method):
+    X, y = regression(20)
+    options = Options(kernel="linear + matern52", num_inducing=4, effort=0.0002)
+    with short_recipes(num_draws=2, max_steps=1, burn_in=2, adam_steps=2, lbfgs_steps=1, thinning=1, chunk=2):
+        fitted = fit_method(method, X, y, gaussian(1, X.dtype), jr.key(0), options=options)
+    kernel = fitted.posterior.model.input_kernel
+    assert isinstance(kernel, Sum)
+    assert (type(kernel.left), type(kernel.right)) == (Linear, Matern52)
 
 
 def test_adding_draws_is_for_samplers_only():

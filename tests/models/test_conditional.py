@@ -10,7 +10,6 @@ from numpy.testing import assert_allclose
 from bsgp.models.linalg.conditional import (
     block_edges,
     invert_lower,
-    rbf_gram,
     row_blocks,
     sparse_conditional,
     whiten,
@@ -72,29 +71,6 @@ def test_whitening(rng, size):
     assert_allclose(value, expected_value, rtol=1e-10)
     assert_same(gradient[0], (expected[0] + expected[0].T) / 2)
     assert_same(gradient[1], expected[1])
-
-
-def test_the_rbf_gram_matrix(rng):
-    arguments = (
-        jnp.asarray(rng.standard_normal((7, 3))),
-        jnp.asarray(rng.standard_normal((9, 3))),
-        jnp.asarray([0.5, 1.0, 2.0]),
-        jnp.asarray(0.7),
-    )
-    weights = jnp.asarray(rng.standard_normal((7, 9)))
-
-    def by_differences(X, X2, lengthscales, variance):
-        difference = (X[:, None, :] - X2[None, :, :]) / lengthscales[None, None, :]
-        return variance * jnp.exp(-0.5 * jnp.sum(difference**2, axis=2))
-
-    def with_gradient(gram):
-        return jax.jit(jax.value_and_grad(lambda *a: jnp.sum(weights * gram(*a)), argnums=(0, 1, 2, 3)))(*arguments)
-
-    value, gradient = with_gradient(rbf_gram)
-    expected_value, expected = with_gradient(by_differences)
-    assert_allclose(value, expected_value, rtol=1e-10)
-    for got, want in zip(gradient, expected, strict=True):
-        assert_same(got, want)
 
 
 @pytest.mark.parametrize("size", SIZES)

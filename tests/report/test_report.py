@@ -13,6 +13,7 @@ from xml.etree import ElementTree
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import pandas as pd
@@ -400,13 +401,18 @@ def test_rare_categories_are_not_drawn():
     assert found.num_more == 8
 
 
-def test_relevance_needs_lengthscales(regression):
+def test_relevance_needs_a_kernel_over_the_inputs(regression):
     """The kernel of dkl, for one, acts on learned features."""
     model = copy.copy(regression[0])
     layer = model.posterior_.model.layers[0]
-    kernel = jax.vmap(jax.vmap(Linear))(layer.kernel.lengthscales, layer.kernel.variance)
-    model.posterior_ = eqx.tree_at(lambda p: p.model.layers[0].kernel, model.posterior_, kernel)
+    model.posterior_ = eqx.tree_at(lambda p: p.model.layers[0].kernel, model.posterior_, None)
     assert relevance(model) is None
+    slopes = jnp.zeros_like(layer.kernel.lengthscales).at[:, :, 0].set(2.0)
+    kernel = jax.vmap(jax.vmap(Linear))(slopes, layer.kernel.variance)
+    model.posterior_ = eqx.tree_at(lambda p: p.model.layers[0].kernel, regression[0].posterior_, kernel)
+    found = relevance(model)
+    assert found is not None
+    assert (found.columns[0], found.median[0]) == (model.schema_.names[0], 1.0)
 
 
 def test_traces_have_every_draw_and_phases_come_in_order(deep):

@@ -26,6 +26,7 @@ class ModelOptions:
 
     method: Annotated[str, _described("method")] = Settings.method
     depth: Annotated[int, _described("depth")] = Settings.depth
+    kernel: Annotated[str, _described("kernel")] = Settings.kernel
     num_inducing: Annotated[int | None, _described("num_inducing")] = Settings.num_inducing
     num_chains: Annotated[int | None, _described("num_chains", "--chains")] = Settings.num_chains
     objective: Annotated[str, _described("objective")] = Settings.objective

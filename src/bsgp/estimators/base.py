@@ -28,6 +28,7 @@ from bsgp.estimators.convergence import diagnose, energy_trace
 from bsgp.estimators.persistence import plain, save_estimator
 from bsgp.estimators.probes import MAX_CANDIDATES, Probes, choose_probes
 from bsgp.estimators.settings import NOT_IN_CHECKPOINTS, Settings
+from bsgp.estimators.table_kernel import kernel_text, with_columns
 from bsgp.inference.checkpoints import Checkpoints
 from bsgp.inference.history import silent
 from bsgp.methods.fit import Fit
@@ -66,6 +67,7 @@ class BSGPEstimator(BaseEstimator, abc.ABC):
         *,
         method="bsgp",
         depth=1,
+        kernel="rbf",
         num_inducing=None,
         num_chains=None,
         objective="fitc",
@@ -90,6 +92,7 @@ class BSGPEstimator(BaseEstimator, abc.ABC):
     ):
         self.method = method
         self.depth = depth
+        self.kernel = kernel
         self.num_inducing = num_inducing
         self.num_chains = num_chains
         self.objective = objective
@@ -177,7 +180,7 @@ class BSGPEstimator(BaseEstimator, abc.ABC):
         self._session = _Session(fitted, fingerprint, settings) if self.warm_start else None
 
     def _fit_from_scratch(self, source: ArraySource | Store, settings: Settings, key, report) -> Fit:
-        likelihood, options = self._likelihood(source), settings.options
+        likelihood, options = self._likelihood(source), with_columns(settings.options, self.schema_)
         if settings.n_jobs is not None and settings.is_parallel and settings.num_chains != 1:
             return fit_chains_in_parallel(
                 settings.method, source, likelihood, key, options=options, n_jobs=settings.n_jobs
@@ -203,6 +206,7 @@ class BSGPEstimator(BaseEstimator, abc.ABC):
             "bsgp": bsgp.__version__,
             "estimator": type(self).__name__,
             **{name: plain(value) for name, value in self.get_params().items() if name not in NOT_IN_CHECKPOINTS},
+            "kernel": kernel_text(self.kernel, self.schema_),
             "seed": self._seed,
             "rows": source.num_rows,
             "inputs": list(self.schema_.encoded_names),

@@ -11,6 +11,7 @@ import bsgp
 from bsgp.data.encoding.schema import InputSchema
 from bsgp.estimators.baselines import from_arrays, to_arrays
 from bsgp.estimators.diagnostics import Diagnostics
+from bsgp.estimators.table_kernel import saved_kernel
 from bsgp.models.model import AbstractModel
 from bsgp.posterior.posterior import Posterior
 from bsgp.posterior.storage import load_stacked, save_stacked
@@ -33,7 +34,8 @@ def _is_plain(value: Any) -> bool:
 
 def save_estimator(estimator: "BSGPEstimator", folder: str | os.PathLike) -> None:
     """Write a fitted estimator, whole or not at all."""
-    params = {**estimator.get_params(), "checkpoint": None, "resume": False}  # of a run that is over
+    of_run = {"checkpoint": None, "resume": False}  # the run is over
+    params = {**estimator.get_params(), **of_run, "kernel": saved_kernel(estimator)}
     # generators and objects cannot be written down; what a likelihood or a prior was for is in the model
     params = {name: value if _is_plain(value) else None for name, value in params.items()}
     names = getattr(estimator, "feature_names_in_", None)

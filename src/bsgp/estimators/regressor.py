@@ -29,6 +29,11 @@ class BSGPRegressor(RegressorMixin, BSGPEstimator):
         How u, Z and the kernel parameters are treated; `bsgp methods` lists the choices.
     depth : int
         Number of layers.
+    kernel : str, bsgp.models.AbstractKernel, function or None
+        Kernel in words, such as "linear + rbf" or "rbf(age, income) * periodic(12)(month)": sums and products of "rbf",
+        "matern12", "matern32", "matern52", "rational-quadratic", "linear" and "periodic", each of all columns or of
+        those that it names; the guide has the grammar. A kernel of `bsgp.models` is for the encoded inputs of the first
+        layer, a function `(num_dims, dtype) -> kernel` makes one for every layer. None: "rbf".
     num_inducing : int or None
         Number of inducing points. None: the recipe's choice.
     num_chains : int or None

@@ -7,10 +7,10 @@ import jax.tree_util as jtu
 from jaxtyping import Array, Float
 
 from bsgp.models.exact_gp import ExactGP, check_few_rows
-from bsgp.models.kernels import RBF, stationary
+from bsgp.models.kernel_choice import KernelChoice, layer_kernels
 from bsgp.models.likelihoods.base import AbstractLikelihood
 from bsgp.models.likelihoods.gaussian_noise import START_NOISE, Gaussian, check_gaussian
-from bsgp.models.parameters import DEFAULT_PRIORS
+from bsgp.models.parameters import DEFAULT_PRIORS, prior_name
 from bsgp.runtime.checks import check_matrix
 
 
@@ -31,11 +31,11 @@ class ExactTarget(eqx.Module):
     def start(self) -> ExactGP:
         """Position of the model: its unconstrained kernel and noise; the data are None."""
         free = eqx.filter(self.model, self._is_data, inverse=True)
-        return _map_with_prior(lambda prior, leaf: prior.bijector.inverse(leaf), free)
+        return self._map_with_prior(lambda prior, leaf: prior.bijector.inverse(leaf), free)
 
     def constrain_free(self, position: ExactGP) -> ExactGP:
         """Kernel and likelihood at a position; the data are None."""
-        return _map_with_prior(lambda prior, leaf: prior.bijector.forward(leaf), position)
+        return self._map_with_prior(lambda prior, leaf: prior.bijector.forward(leaf), position)
 
     def constrain(self, position: ExactGP) -> ExactGP:
         """Model at a position, with the data."""
@@ -47,20 +47,24 @@ class ExactTarget(eqx.Module):
         def log_prior(prior, leaf):
             return jnp.sum(prior.log_prob(prior.bijector.forward(leaf)) + prior.bijector.log_det(leaf))
 
-        terms = jax.tree.leaves(_map_with_prior(log_prior, position))
+        terms = jax.tree.leaves(self._map_with_prior(log_prior, position))
         return self.constrain(position).log_marginal_likelihood() + sum(terms)
 
+    def _map_with_prior(self, function, tree: ExactGP) -> ExactGP:
+        """`function(prior, leaf)` of every leaf."""
 
-def _map_with_prior(function, tree: ExactGP) -> ExactGP:
-    """`function(prior, leaf)` of every leaf."""
-    return jtu.tree_map_with_path(lambda path, leaf: function(DEFAULT_PRIORS[path[-1].name], leaf), tree)
+        def mapped(path, leaf):
+            return function(DEFAULT_PRIORS[prior_name(self.model, path)], leaf)
+
+        return jtu.tree_map_with_path(mapped, tree)
 
 
-def exact_target(X, y, likelihood: AbstractLikelihood) -> ExactTarget:
+def exact_target(X, y, likelihood: AbstractLikelihood, kernel: KernelChoice = None) -> ExactTarget:
     """Target of the exact GP of a small table, with kernel and noise at their starting values."""
     likelihood = check_gaussian("exact-gp", likelihood)
     check_few_rows(X)
     X = jnp.asarray(check_matrix("X", X))
     y = jnp.asarray(likelihood.check_targets(check_matrix("y", y, rows=X.shape[0])), X.dtype)
     noise = Gaussian(jnp.full_like(likelihood.noise_variance, START_NOISE), likelihood.shared_by)
-    return ExactTarget(ExactGP(stationary(RBF, X.shape[1], X.dtype, variance=1.0), noise, X, y))
+    (make_kernel,) = layer_kernels(kernel, 1, variance=1.0)
+    return ExactTarget(ExactGP(make_kernel(X.shape[1], X.dtype), noise, X, y))

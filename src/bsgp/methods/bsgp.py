@@ -20,6 +20,7 @@ from bsgp.methods.method import Method, Task
 from bsgp.methods.options import Options
 from bsgp.methods.recipe import ProblemSize, Recipe, fit_with_recipe, scaled
 from bsgp.models.inducing_priors import AbstractInducingPrior
+from bsgp.models.kernel_choice import KernelChoice
 from bsgp.models.likelihoods.base import AbstractLikelihood
 from bsgp.models.priors import Exp, Flat, LogNormal
 from bsgp.runtime.checks import check_count, check_option
@@ -146,6 +147,7 @@ def fit(
     *,
     recipe: Recipe | str = "default",
     depth: int = 1,
+    kernel: KernelChoice = None,
     inducing_prior: AbstractInducingPrior | None = None,
     num_chains: int = 1,
     report: Report | None = None,
@@ -158,8 +160,8 @@ def fit(
         recipe = named_recipe(recipe, ProblemSize.of(source, likelihood, depth))
     return fit_with_recipe(
         source, likelihood, key,
-        recipe=recipe, depth=depth, inducing_prior=inducing_prior, num_chains=num_chains, report=report,
-        checkpoints=checkpoints, layout=layout,
+        recipe=recipe, depth=depth, kernel=kernel, inducing_prior=inducing_prior, num_chains=num_chains,
+        report=report, checkpoints=checkpoints, layout=layout,
     )  # fmt: skip
 
 
@@ -186,6 +188,7 @@ def fit_by_sghmc(task: Task, recipe: Recipe) -> Fit:
         task.source, task.likelihood, task.key,
         recipe=recipe,
         depth=options.depth,
+        kernel=options.kernel,
         inducing_prior=options.prior_on_inducing_inputs,
         num_chains=task.num_chains,
         report=task.report,
@@ -233,6 +236,7 @@ BSGP = Method(
     can_stream=True,
     can_use_mesh=True,
     can_temper=True,
+    can_choose_kernel=True,
 )
 Z_OPTIMISED = replace(
     BSGP,

@@ -18,6 +18,7 @@ from bsgp.methods.fit import Fit
 from bsgp.methods.memory import memory_of_exact
 from bsgp.methods.method import Method, Task
 from bsgp.models.batch import Batch
+from bsgp.models.kernel_choice import KernelChoice
 from bsgp.models.likelihoods.base import AbstractLikelihood
 from bsgp.posterior.posterior import Posterior
 from bsgp.runtime.memory import check_memory
@@ -31,6 +32,7 @@ def fit_exact_gp(
     likelihood: AbstractLikelihood,
     key: Array,
     *,
+    kernel: KernelChoice = None,
     num_steps: int = 200,
     learning_rate: float = 0.1,
     report: Report = silent,
@@ -38,7 +40,7 @@ def fit_exact_gp(
 ) -> Fit:
     """Maximises the marginal likelihood over kernel and noise."""
     clock = clock or Clock()
-    target = exact_target(X, y, likelihood)
+    target = exact_target(X, y, likelihood, kernel)
     data = Batch(target.model.X, target.model.y)
     num_rows = data.X.shape[0]
 
@@ -59,6 +61,7 @@ def fit_mcmc_gp(
     likelihood: AbstractLikelihood,
     key: Array,
     *,
+    kernel: KernelChoice = None,
     plan: NutsPlan = NutsPlan(),
     num_chains: int = 1,
     report: Report = silent,
@@ -67,7 +70,7 @@ def fit_mcmc_gp(
     """Samples kernel and noise of the exact GP by NUTS."""
     clock = clock or Clock()
     start_key, sample_key = jr.split(key)
-    target = exact_target(X, y, likelihood)
+    target = exact_target(X, y, likelihood, kernel)
     num_rows = target.model.X.shape[0]
     starts = scattered_starts(target, start_key, num_chains)
     drawn = sample_nuts(target.log_joint, starts, num_rows, sample_key, plan=plan, report=report, clock=clock)
@@ -85,8 +88,9 @@ def _fit_optimised(task: Task) -> Fit:
     _check_memory(task)
     num_steps = task.times(200)
     return fit_exact_gp(
-        *task.rows, task.likelihood, task.key, num_steps=num_steps, report=task.report, clock=task.clock
-    )
+        *task.rows, task.likelihood, task.key,
+        kernel=task.options.kernel, num_steps=num_steps, report=task.report, clock=task.clock,
+    )  # fmt: skip
 
 
 def _fit_sampled(task: Task) -> Fit:
@@ -94,7 +98,7 @@ def _fit_sampled(task: Task) -> Fit:
     plan = NutsPlan(warm_up=task.times(200), num_draws=task.times(200))
     return fit_mcmc_gp(
         *task.rows, task.likelihood, task.key,
-        plan=plan, num_chains=task.num_chains, report=task.report, clock=task.clock,
+        kernel=task.options.kernel, plan=plan, num_chains=task.num_chains, report=task.report, clock=task.clock,
     )  # fmt: skip
 
 
@@ -108,6 +112,7 @@ EXACT_GP = Method(
     noise="optimise",
     fit=_fit_optimised,
     needs_gaussian=True,
+    can_choose_kernel=True,
 )
 MCMC_GP = replace(
     EXACT_GP,

@@ -131,4 +131,5 @@ MCMC_SVGP = Method(
     noise="sample",
     fit=_fit,
     has_chains=True,
+    can_choose_kernel=True,
 )

@@ -56,6 +56,8 @@ class Method:
     """Whether it spreads over several devices."""
     can_temper: bool = False
     """Whether it takes a power of the likelihood."""
+    can_choose_kernel: bool = False
+    """Whether it takes another kernel than RBF."""
 
     @property
     def objective(self) -> str:
@@ -124,4 +126,5 @@ class Task:
         return init_deep_gp(
             starting_rows(self.source, key).X, likelihood, key,
             num_targets=self.source.num_targets, num_inducing=num_inducing, depth=self.options.depth,
+            kernel=self.options.kernel,
         )  # fmt: skip

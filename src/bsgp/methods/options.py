@@ -21,6 +21,12 @@ class Options:
     """What a user may choose about a fit. A method that has no use for an option refuses it or ignores it."""
 
     depth: int = option(1, "Number of layers.")
+    kernel: Any = option(
+        "rbf",
+        "Kernel in words, such as `linear + rbf` or `rbf(age, income) * periodic(12)(month)`: sums and products of "
+        "`rbf`, `matern12`, `matern32`, `matern52`, `rational-quadratic`, `linear` and `periodic`.",
+    )
+    """In words, a kernel of `bsgp.models`, or a function `(num_dims, dtype) -> kernel`. None means RBF."""
     num_inducing: int | None = option(None, "Number of inducing points. None: the recipe's choice.")
     objective: str = option("fitc", "`fitc` or `vfe`. Only bsgp and its ablations have a choice.")
     inducing_prior: Any = option(
@@ -53,11 +59,13 @@ class Options:
         from bsgp.inference.objectives import OBJECTIVES
         from bsgp.methods.bsgp import RECIPES
         from bsgp.models.inducing_priors import INDUCING_PRIORS
+        from bsgp.models.kernel_choice import check_kernel
         from bsgp.models.likelihoods.base import AbstractLikelihood
         from bsgp.models.likelihoods.noises import NOISES
         from bsgp.runtime.mesh import mesh_shape
 
         check_count("depth", self.depth)
+        check_kernel(self.kernel)
         check_option("objective", self.objective, list(OBJECTIVES))
         check_option("recipe", self.recipe, list(RECIPES))
         if self.noise is not None:

@@ -23,6 +23,7 @@ from bsgp.inference.history import History
 from bsgp.methods.fit import Fit
 from bsgp.methods.options import Options
 from bsgp.methods.registry import METHODS, check_method, fit_method
+from bsgp.models.kernels import AbstractKernel
 from bsgp.models.likelihoods.base import AbstractLikelihood
 from bsgp.posterior.posterior import Posterior
 from bsgp.runtime.errors import DivergenceError
@@ -64,7 +65,10 @@ def fit_chains_in_parallel(
     from joblib import Parallel, delayed
 
     check_method(method, likelihood, options, source=source)
-    alone = replace(options, num_chains=1)
+    kernel = options.kernel
+    if isinstance(kernel, AbstractKernel):
+        kernel = jax.tree.map(np.asarray, kernel)
+    alone = replace(options, num_chains=1, kernel=kernel)
     target_key, chains_key = jr.split(key)
     target_key_data = np.asarray(jr.key_data(target_key))
     tasks = [

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import NamedTuple
 
 import equinox as eqx
@@ -24,7 +23,7 @@ from bsgp.inference.target import Target
 from bsgp.methods.fit import Fit
 from bsgp.models.deep_gp import DeepGP, init_deep_gp
 from bsgp.models.inducing_priors import AbstractInducingPrior, InducingAround
-from bsgp.models.kernels import RBF, stationary
+from bsgp.models.kernel_choice import KernelChoice
 from bsgp.models.likelihoods.base import AbstractLikelihood
 from bsgp.models.likelihoods.classes import Bernoulli, Categorical
 from bsgp.models.likelihoods.gaussian_noise import Gaussian
@@ -104,6 +103,7 @@ def fit_with_recipe(
     *,
     recipe: Recipe,
     depth: int = 1,
+    kernel: KernelChoice = None,
     inducing_prior: AbstractInducingPrior | None = None,
     num_chains: int = 1,
     report: Report | None = None,
@@ -127,7 +127,8 @@ def fit_with_recipe(
         num_targets=source.num_targets,
         num_inducing=recipe.num_inducing,
         depth=depth,
-        kernel=partial(stationary, RBF, variance=recipe.start_variance),
+        kernel=kernel,
+        start_variance=recipe.start_variance,
     )  # fmt: skip
     target = Target(
         model,

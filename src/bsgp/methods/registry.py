@@ -17,6 +17,7 @@ from bsgp.methods.method import Method, Task
 from bsgp.methods.options import Options
 from bsgp.methods.sghmc_dgp import SGHMC_DGP
 from bsgp.methods.svgp import FITC_SVGP, SVGP
+from bsgp.models.kernel_choice import TableKernel, is_plain_rbf
 from bsgp.models.likelihoods.base import AbstractLikelihood
 from bsgp.models.likelihoods.gaussian_noise import check_gaussian
 from bsgp.runtime.checks import check_option
@@ -75,6 +76,11 @@ def check_method(
         raise ValueError(
             f"`{method}` takes the likelihood as it is, got `likelihood_power` {options.likelihood_power}. "
             f"Leave it out, or use {_that('can_temper')}."
+        )
+    if not is_plain_rbf(options.kernel) and not chosen.can_choose_kernel:
+        got = f"`{options.kernel}`" if isinstance(options.kernel, str | TableKernel) else "another kernel"
+        raise ValueError(
+            f"`{method}` has an RBF kernel, got {got} as `kernel`. Leave it out, or use {_that('can_choose_kernel')}."
         )
     if options.mesh is not None and not chosen.can_use_mesh:
         raise ValueError(f"`{method}` runs on one device, got a `mesh`. Leave it out, or use {_that('can_use_mesh')}.")

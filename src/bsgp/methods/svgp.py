@@ -152,6 +152,7 @@ SVGP = Method(
     fit=_fit,
     is_deep=True,
     can_stream=True,
+    can_choose_kernel=True,
 )
 FITC_SVGP = replace(
     SVGP,

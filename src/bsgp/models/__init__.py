@@ -24,7 +24,9 @@ from bsgp.models.kernels import (
     Periodic,
     Product,
     RationalQuadratic,
+    Seasonal,
     Sum,
+    linear,
     stationary,
 )
 from bsgp.models.layer import Layer
@@ -88,6 +90,7 @@ __all__ = [
     "Poisson",
     "Product",
     "RationalQuadratic",
+    "Seasonal",
     "Shard",
     "Strauss",
     "StudentT",
@@ -97,5 +100,6 @@ __all__ = [
     "flat_priors",
     "gaussian",
     "init_deep_gp",
+    "linear",
     "stationary",
 ]

@@ -1,8 +1,5 @@
 """Deep GPs as stacks of sparse layers, and their initial values. Fields hold plain constrained arrays."""
 
-from collections.abc import Callable
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import jax.random as jr
@@ -10,7 +7,8 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from bsgp.models.batch import Shard
-from bsgp.models.kernels import RBF, AbstractKernel, stationary
+from bsgp.models.kernel_choice import KernelChoice, layer_kernels
+from bsgp.models.kernels import RBF, AbstractKernel
 from bsgp.models.layer import Layer
 from bsgp.models.likelihoods.base import AbstractLikelihood
 from bsgp.models.linalg.numerics import Marginals, relative_jitter
@@ -141,13 +139,15 @@ def init_deep_gp(
     num_inducing: int = 100,
     depth: int = 1,
     width: int | None = None,
-    kernel: Callable[[int, Any], AbstractKernel] | type = RBF,
+    kernel: KernelChoice = RBF,
+    start_variance: float = 0.1,
     jitter: float | None = None,
 ) -> DeepGP:
     """A deep GP at the paper authors' initial values: Z from k-means of X (mapped by the linear means), V = 0.
 
-    `kernel` is a stationary kernel class or a function `(num_dims, dtype) -> AbstractKernel`. `width` is the number
-    of outputs of every hidden layer, D by default.
+    `kernel` is in words (`"linear + rbf"`), a kernel class, a function `(num_dims, dtype) -> AbstractKernel` for every
+    layer, or a kernel for the first one. `start_variance` is the variance of every term of kernels in words and of
+    classes. `width` is the number of outputs of every hidden layer, D by default.
     """
     X = np.asarray(jnp.asarray(check_matrix("X", X)))  # float32 if JAX runs without float64
     X = X[:, :-1] if likelihood.has_exposure else X
@@ -161,10 +161,10 @@ def init_deep_gp(
     hidden_width: int = X.shape[1] if width is None else check_count("width", width)
     num_latent = likelihood.num_latent(check_count("num_targets", num_targets))
     jitter = relative_jitter(X.dtype) if jitter is None else jitter
-    make_kernel = (lambda d, dtype: stationary(kernel, d, dtype)) if isinstance(kernel, type) else kernel
+    kernels = layer_kernels(kernel, depth, start_variance)
 
     layers, seeds = [], np.asarray(jr.randint(key, (depth,), 0, 2**31 - 1))
-    for index, seed in enumerate(seeds):
+    for index, (make_kernel, seed) in enumerate(zip(kernels, seeds, strict=True)):
         is_last = index == depth - 1
         num_outputs = num_latent if is_last else hidden_width
         W = None if is_last else linear_mean(X, num_outputs)

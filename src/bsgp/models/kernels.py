@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from bsgp.models.linalg.conditional import rbf_gram
+from bsgp.models.linalg.gram import linear_gram, matern32, matern52, rbf_gram, stationary_gram
 from bsgp.models.linalg.numerics import squared_distance
 from bsgp.runtime.checks import check_count, check_positive
 
@@ -34,28 +34,21 @@ class AbstractKernel(eqx.Module):
 
 
 class AbstractStationary(AbstractKernel):
-    """`variance * shape(r^2)` with `r` the distance in units of the lengthscales."""
+    """`variance` times a function of `r`, the distance in units of the lengthscales."""
 
     variance: eqx.AbstractVar[Float[Array, ""]]
     lengthscales: eqx.AbstractVar[Float[Array, " D"]]
 
-    @abc.abstractmethod
-    def shape(self, r2: Float[Array, "N M"]) -> Float[Array, "N M"]: ...
-
-    def __call__(self, X, X2):
-        scale = 1.0 / self.lengthscales[None, :]
-        return self.variance * self.shape(squared_distance(X * scale, X2 * scale))
-
     def diag(self, X):
         return jnp.full(X.shape[0], self.variance)
 
+    def squared_distance(self, X: Float[Array, "N D"], X2: Float[Array, "M D"]) -> Float[Array, "N M"]:
+        """`r^2` of every pair."""
+        scale = 1.0 / self.lengthscales[None, :]
+        return squared_distance(X * scale, X2 * scale)
 
-def _distance(r2):
-    # the slope of sqrt is infinite at zero; below the floor the derivative of `maximum` is zero
-    return jnp.sqrt(jnp.maximum(r2, float(jnp.finfo(r2.dtype).tiny) ** 0.5))
 
-
-class RBF(AbstractKernel):
+class RBF(AbstractStationary):
     """`variance * exp(-r^2 / 2)`: infinitely differentiable. Its gradient is written by hand (`rbf_gram`)."""
 
     variance: Float[Array, ""]
@@ -64,9 +57,6 @@ class RBF(AbstractKernel):
     def __call__(self, X, X2):
         return rbf_gram(X, X2, self.lengthscales, self.variance)
 
-    def diag(self, X):
-        return jnp.full(X.shape[0], self.variance)
-
 
 class Matern12(AbstractStationary):
     """`variance * exp(-r)`: continuous, not differentiable."""
@@ -74,30 +64,30 @@ class Matern12(AbstractStationary):
     variance: Float[Array, ""]
     lengthscales: Float[Array, " D"]
 
-    def shape(self, r2):
-        return jnp.exp(-_distance(r2))
+    def __call__(self, X, X2):
+        r2 = self.squared_distance(X, X2)
+        # the slope of sqrt is infinite at zero; below the floor the derivative of `maximum` is zero
+        return self.variance * jnp.exp(-jnp.sqrt(jnp.maximum(r2, float(jnp.finfo(r2.dtype).tiny) ** 0.5)))
 
 
 class Matern32(AbstractStationary):
-    """`variance * (1 + sqrt(3) r) exp(-sqrt(3) r)`: once differentiable."""
+    """`variance * (1 + sqrt(3) r) exp(-sqrt(3) r)`: once differentiable. Its gradient is written by hand."""
 
     variance: Float[Array, ""]
     lengthscales: Float[Array, " D"]
 
-    def shape(self, r2):
-        r = _distance(3.0 * r2)
-        return (1.0 + r) * jnp.exp(-r)
+    def __call__(self, X, X2):
+        return stationary_gram(matern32, X, X2, self.lengthscales, self.variance)
 
 
 class Matern52(AbstractStationary):
-    """`variance * (1 + sqrt(5) r + 5/3 r^2) exp(-sqrt(5) r)`: twice differentiable."""
+    """`variance * (1 + sqrt(5) r + 5/3 r^2) exp(-sqrt(5) r)`: twice differentiable, with a gradient written by hand."""
 
     variance: Float[Array, ""]
     lengthscales: Float[Array, " D"]
 
-    def shape(self, r2):
-        r = _distance(5.0 * r2)
-        return (1.0 + r + r * r / 3.0) * jnp.exp(-r)
+    def __call__(self, X, X2):
+        return stationary_gram(matern52, X, X2, self.lengthscales, self.variance)
 
 
 class RationalQuadratic(AbstractStationary):
@@ -107,29 +97,48 @@ class RationalQuadratic(AbstractStationary):
     lengthscales: Float[Array, " D"]
     alpha: Float[Array, ""]
 
-    def shape(self, r2):
-        return jnp.exp(-self.alpha * jnp.log1p(r2 / (2.0 * self.alpha)))
+    def __call__(self, X, X2):
+        r2 = self.squared_distance(X, X2)
+        return self.variance * jnp.exp(-self.alpha * jnp.log1p(r2 / (2.0 * self.alpha)))
 
 
 class Periodic(AbstractKernel):
-    """`variance * exp(-1/2 sum_d [sin(pi (x_d - x'_d) / period_d) / l_d]^2)`."""
+    """`variance * exp(-1/2 sum_d [sin(pi (x_d - x'_d) / period_d) / l_d]^2)`, with periods that are learned."""
 
     variance: Float[Array, ""]
     lengthscales: Float[Array, " D"]
     period: Float[Array, " D"]
 
     def __call__(self, X, X2):
-        # the sum of sin^2(a - b) over inputs is a squared distance between points on circles:
-        # |(cos 2a, sin 2a) - (cos 2b, sin 2b)|^2 = 4 sin^2(a - b)
-        return self.variance * jnp.exp(-0.5 * squared_distance(self._circle(X), self._circle(X2)))
-
-    def _circle(self, X):
-        angle = 2.0 * jnp.pi * X / self.period[None, :]
-        scale = 0.5 / self.lengthscales[None, :]
-        return jnp.concatenate([jnp.cos(angle) * scale, jnp.sin(angle) * scale], axis=1)
+        return _on_circles(X, X2, self.period, self.lengthscales, self.variance)
 
     def diag(self, X):
         return jnp.full(X.shape[0], self.variance)
+
+
+class Seasonal(AbstractKernel):
+    """`Periodic` with known periods, one per input, such as 24 hours in units of the input. They are not sampled."""
+
+    variance: Float[Array, ""]
+    lengthscales: Float[Array, " D"]
+    periods: tuple[float, ...] = eqx.field(static=True)
+
+    def __call__(self, X, X2):
+        return _on_circles(X, X2, jnp.asarray(self.periods, X.dtype), self.lengthscales, self.variance)
+
+    def diag(self, X):
+        return jnp.full(X.shape[0], self.variance)
+
+
+def _on_circles(X, X2, period, lengthscales, variance):
+    def circle(X):
+        angle = 2.0 * jnp.pi * X / period[None, :]
+        scale = 0.5 / lengthscales[None, :]
+        return jnp.concatenate([jnp.cos(angle) * scale, jnp.sin(angle) * scale], axis=1)
+
+    # the sum of sin^2(a - b) over inputs is a squared distance between points on circles:
+    # |(cos 2a, sin 2a) - (cos 2b, sin 2b)|^2 = 4 sin^2(a - b)
+    return variance * jnp.exp(-0.5 * squared_distance(circle(X), circle(X2)))
 
 
 class Linear(AbstractKernel):
@@ -139,7 +148,7 @@ class Linear(AbstractKernel):
     bias_variance: Float[Array, ""]
 
     def __call__(self, X, X2):
-        return (X * self.variances[None, :]) @ X2.T + self.bias_variance
+        return linear_gram(X, X2, self.variances, self.bias_variance)
 
     def diag(self, X):
         return (X * X) @ self.variances + self.bias_variance
@@ -198,9 +207,7 @@ class ActiveDimensions(AbstractKernel):
         return self.kernel.diag(self._select(X))
 
 
-def stationary(
-    kind: type[RBF] | type[AbstractStationary], num_dims: int, dtype, variance: float = 0.1
-) -> RBF | AbstractStationary:
+def stationary(kind: type[AbstractStationary], num_dims: int, dtype, variance: float = 0.1) -> AbstractStationary:
     """A stationary kernel at the paper authors' initial values: variance 0.1, every lengthscale sqrt(D)."""
     check_count("num_dims", num_dims)
     check_positive("variance", variance)
@@ -211,3 +218,10 @@ def stationary(
     if kind is RationalQuadratic:
         fields["alpha"] = jnp.asarray(1.0, dtype)
     return kind(**fields)
+
+
+def linear(num_dims: int, dtype, variance: float = 0.05) -> Linear:
+    """A linear kernel whose variances are all `variance`, by default the median of their prior."""
+    check_count("num_dims", num_dims)
+    check_positive("variance", variance)
+    return Linear(jnp.full(num_dims, variance, dtype), jnp.asarray(variance, dtype))

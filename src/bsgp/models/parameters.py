@@ -5,6 +5,7 @@ import jax.tree_util as jtu
 
 from bsgp.models.deep_gp import DeepGP
 from bsgp.models.inducing_priors import AbstractInducingPrior, InducingNormal, InducingUniform
+from bsgp.models.kernels import Product
 from bsgp.models.priors import AbstractPrior, Flat, Gamma, LogNormal, Normal
 from bsgp.runtime.checks import check_option
 
@@ -19,6 +20,7 @@ DEFAULT_PRIORS: dict[str, AbstractPrior | AbstractInducingPrior] = {
     "variance": LogNormal.with_median(0.05),
     "variances": LogNormal.with_median(0.05),
     "bias_variance": LogNormal.with_median(0.05),
+    "factor_variance": LogNormal.with_median(1.0, scale=0.3),  # the first factor of a product carries its variance
     "alpha": LogNormal.with_median(1.0),
     "period": LogNormal.with_median(1.0),
     "noise_variance": LogNormal.with_median(0.01, scale=3.0),
@@ -41,8 +43,17 @@ def is_prior(node) -> bool:
     return isinstance(node, AbstractPrior | AbstractInducingPrior)
 
 
-def _field_name(path) -> str:
-    return path[-1].name
+def prior_name(model, path) -> str:
+    """Name in `DEFAULT_PRIORS` of the prior of a leaf: its field's, or `factor_variance` for later factors."""
+    name = path[-1].name
+    if not name.endswith(("variance", "variances")):
+        return name
+    node, is_later_factor = model, False
+    for entry in path:
+        step = getattr(entry, "name", None)
+        is_later_factor = is_later_factor or (isinstance(node, Product) and step == "right")
+        node = node[entry.idx] if step is None else getattr(node, step)
+    return "factor_variance" if is_later_factor else name
 
 
 def block_of(path) -> str | None:
@@ -65,7 +76,7 @@ def default_priors(
 
     `others` replaces priors by parameter name in all layers, such as `lengthscales=LogNormal.with_median(2.0)`.
     """
-    names = {_field_name(path) for path, _ in jtu.tree_leaves_with_path(model)} | DEFAULT_PRIORS.keys()
+    names = {prior_name(model, path) for path, _ in jtu.tree_leaves_with_path(model)} | DEFAULT_PRIORS.keys()
     for name in others:
         check_option("the name of a prior", name, sorted(names - {"Z"}))
     table = DEFAULT_PRIORS | others
@@ -75,12 +86,12 @@ def default_priors(
     def prior_of(path, _):
         if block_of(path) is None:
             return None
-        if _field_name(path) not in table:
+        name = prior_name(model, path)
+        if name not in table:
             raise ValueError(
-                f"`{leaf_name(path)}` must have a prior, got none: its name has no default. "
-                f"Pass one as `{_field_name(path)}=`."
+                f"`{leaf_name(path)}` must have a prior, got none: its name has no default. Pass one as `{name}=`."
             )
-        return table[_field_name(path)]
+        return table[name]
 
     return jtu.tree_map_with_path(prior_of, model)
 

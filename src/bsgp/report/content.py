@@ -12,6 +12,7 @@ from bsgp.data.tables.columns import Table
 from bsgp.estimators import BSGPClassifier
 from bsgp.estimators.base import BSGPEstimator
 from bsgp.estimators.diagnostics import Grade
+from bsgp.estimators.table_kernel import describe_kernel
 from bsgp.methods.registry import METHODS
 from bsgp.report.chains import ChainPlots, chain_plots
 from bsgp.report.effects import Effect, Relevance, partial_effects, relevance
@@ -143,6 +144,7 @@ def _facts(model: BSGPEstimator) -> tuple[Fact, ...]:
         "Target" if len(model.target_names_) == 1 else "Targets": listed(model.target_names_, limit=40),
         "Method": f"{clean(model.method)} ({_objective(model)})",
         "Layers": f"{posterior.model.depth}",
+        "Kernel": clean(describe_kernel(model), NOTE_LIMIT) or "over learned features",
         "Represented by": posterior.model.support,
         "Chains x draws": f"{posterior.num_chains} x {posterior.num_draws}" if found.is_sampled else "none: optimised",
         "Training rows": f"{model.num_rows_:,}{_power(model)}",

@@ -2,13 +2,15 @@
 
 from dataclasses import dataclass
 
+import jax
 import jax.random as jr
 import numpy as np
 
 from bsgp.data.encoding.feature import Feature
 from bsgp.estimators.base import BSGPEstimator
 from bsgp.estimators.scoring import INTERVAL
-from bsgp.posterior.posterior import evenly_spaced
+from bsgp.models.sensitivity import sensitivity
+from bsgp.posterior.posterior import Posterior, evenly_spaced
 from bsgp.report.outcomes import MAX_OUTCOMES, Outcomes, num_outputs, outcomes
 from bsgp.report.text import clean
 
@@ -64,15 +66,16 @@ class Effect:
 
 
 def relevance(model: BSGPEstimator) -> Relevance | None:
-    """Share of each column in `input variance / lengthscale^2`, summed over the inputs that encode the column.
+    """Share of each column in `input variance * sensitivity`, summed over the inputs that encode the column.
 
-    A deep model is judged by its first layer. None if the kernel has no lengthscales.
+    The sensitivity of an RBF kernel is in proportion to `1 / lengthscale^2`. A deep model is judged by its first layer.
+    None if the kernel's sensitivity is not known.
     """
-    lengthscales = getattr(model.posterior_.model.input_kernel, "lengthscales", None)
-    if lengthscales is None:
-        return None
     background = np.asarray(model.background_, np.float64)
-    weights = background.var(axis=0) / np.asarray(lengthscales, np.float64).reshape(-1, background.shape[1]) ** 2
+    slopes = _slopes(model.posterior_, background.shape[1])
+    if slopes is None:
+        return None
+    weights = background.var(axis=0) * slopes
     columns = model.schema_.names
     by_column = np.stack([weights[:, model.schema_.columns_of(name)].sum(axis=1) for name in columns], axis=1)
     shares = by_column / np.maximum(by_column.sum(axis=1, keepdims=True), np.finfo(np.float64).tiny)
@@ -86,6 +89,16 @@ def relevance(model: BSGPEstimator) -> Relevance | None:
         high=high[first],
         num_more=len(columns) - len(first),
     )
+
+
+def _slopes(posterior: Posterior, num_inputs: int) -> np.ndarray | None:
+    """`sensitivity` of every draw's kernel over the inputs, `[S D]`."""
+    kernel = posterior.model.input_kernel
+    if kernel is None:
+        return None
+    draws = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), kernel)
+    slopes = jax.vmap(lambda one: sensitivity(one, num_inputs))(draws)
+    return None if slopes is None else np.asarray(slopes, np.float64)
 
 
 def partial_effects(model: BSGPEstimator, columns: tuple[str, ...]) -> tuple[Effect, ...]:

@@ -1,4 +1,4 @@
-"""The sparse conditional and the RBF kernel, where nearly all time is spent, with gradients written by hand.
+"""The sparse conditional, where most time is spent, with gradients written by hand (`gram` has those of the kernels).
 
 A gradient step needs at least three M x M x N products: `A = Lz^-1 Kzx` in the forward pass, `Lz^-T dA` and `dA A^T` in
 the backward pass. Two measures bring the cost near this minimum: triangular matrices are multiplied in blocks that skip
@@ -142,36 +142,3 @@ def _outer_product(V: Float[Array, "m P"], d_mean: Float[Array, "N P"]) -> Float
 
 
 sparse_conditional.defvjp(_conditional_forward, _conditional_backward)
-
-
-@jax.custom_vjp
-def rbf_gram(
-    X: Float[Array, "N D"], X2: Float[Array, "M D"], lengthscales: Float[Array, " D"], variance: Float[Array, ""]
-) -> Float[Array, "N M"]:
-    """`variance * exp(-1/2 sum_d (x_d - x'_d)^2 / l_d^2)`, with the exponent from one matrix product."""
-    return _rbf_forward(X, X2, lengthscales, variance)[0]
-
-
-def _rbf_forward(X, X2, lengthscales, variance):
-    scaled, scaled2 = X / lengthscales[None, :], X2 / lengthscales[None, :]
-    row_term = jnp.log(variance) - 0.5 * jnp.sum(scaled * scaled, axis=1)
-    column_term = -0.5 * jnp.sum(scaled2 * scaled2, axis=1)
-    K = jnp.exp(scaled @ scaled2.T + row_term[:, None] + column_term[None, :])
-    return K, (X, X2, lengthscales, variance, K)
-
-
-def _rbf_backward(residuals, dK):
-    X, X2, lengthscales, variance, K = residuals
-    G = dK * K
-    num_dims = X.shape[1]
-    # one product gives the sums of G, G x' and G x'^2 over X2. The sums over X are needed for dX2 only; if it is not
-    # used (data are not differentiated), the compiler drops them
-    sums = G @ jnp.concatenate([X2, X2 * X2, jnp.ones((X2.shape[0], 1), X2.dtype)], axis=1)
-    first, second, total = sums[:, :num_dims], sums[:, num_dims:-1], sums[:, -1:]
-    squared = jnp.sum(total * X * X - 2.0 * X * first + second, axis=0)  # sum of G (x_d - x'_d)^2
-    dX = (first - total * X) / (lengthscales**2)[None, :]
-    dX2 = ((X.T @ G).T - jnp.sum(G, axis=0)[:, None] * X2) / (lengthscales**2)[None, :]
-    return dX, dX2, squared / lengthscales**3, jnp.sum(total) / variance
-
-
-rbf_gram.defvjp(_rbf_forward, _rbf_backward)
