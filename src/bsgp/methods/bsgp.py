@@ -216,6 +216,8 @@ BSGP = Method(
     can_stream=True,
     can_use_mesh=True,
     can_temper=True,
+    can_weight=True,
+    can_know_noise=True,
 )
 Z_OPTIMISED = replace(
     BSGP,
