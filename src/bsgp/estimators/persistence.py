@@ -8,6 +8,7 @@ import numpy as np
 import bsgp
 from bsgp.data.encoding.schema import InputSchema
 from bsgp.estimators.baselines import from_arrays, to_arrays
+from bsgp.estimators.class_weights import as_pairs
 from bsgp.estimators.diagnostics import Diagnostics
 from bsgp.models.model import AbstractModel
 from bsgp.posterior.posterior import Posterior
@@ -22,6 +23,8 @@ def save_estimator(estimator: "BSGPEstimator", folder: str | os.PathLike) -> Non
     params = {**estimator.get_params(), "checkpoint": None, "resume": False}  # of a run that is over
     if not isinstance(params["random_state"], int | None):
         params["random_state"] = None  # a generator cannot be written down
+    if isinstance(params.get("class_weight"), dict):
+        params["class_weight"] = as_pairs(params["class_weight"])
     names = getattr(estimator, "feature_names_in_", None)
     meta = {
         "estimator": type(estimator).__name__,
@@ -56,7 +59,10 @@ def load(folder: str | os.PathLike) -> "BSGPEstimator":
             "Read it with `bsgp.Posterior.load`, or pass a folder that `bsgp fit` wrote."
         )
     try:
-        estimator = estimators[meta["estimator"]](**meta["params"])
+        params = meta["params"]
+        if isinstance(params.get("class_weight"), list):
+            params = {**params, "class_weight": dict(params["class_weight"])}
+        estimator = estimators[meta["estimator"]](**params)
         _restore(estimator, model, meta, stored.extras)
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(

@@ -9,9 +9,9 @@ from bsgp.runtime.checks import check_option, check_positive
 PRECISIONS = ("float64", "float32")
 NOT_IN_CHECKPOINTS = (
     *("max_seconds", "mesh", "n_jobs", "warm_start", "checkpoint", "checkpoint_seconds", "resume", "verbose"),
-    "random_state",
+    *("random_state", "class_weight"),
 )
-"""Parameters in which a resumed run may differ from the one it resumes."""
+"""Parameters in which a resumed run may differ from the one it resumes. Weights belong to the data."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,11 @@ class Settings(Options):
                 f"`n_jobs` runs every chain on its own, got {self.n_jobs} with `checkpoint`, `mesh` or `warm_start`, "
                 "which keep them together. Leave it out."
             )
+
+    @classmethod
+    def of(cls, params: dict[str, Any]) -> "Settings":
+        """The settings among the parameters of an estimator, which may have others of its own."""
+        return cls(**{one.name: params[one.name] for one in fields(cls)})
 
     @property
     def is_parallel(self) -> bool:

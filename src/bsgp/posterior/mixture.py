@@ -12,7 +12,7 @@ from jaxtyping import Array, PyTree
 
 from bsgp.models.likelihoods.classes import Categorical
 from bsgp.models.likelihoods.counts import nearest_target
-from bsgp.models.linalg.numerics import log_mean_exp
+from bsgp.models.linalg.numerics import Marginals, log_mean_exp
 from bsgp.models.model import AbstractModel
 
 NUM_BISECTIONS = 60
@@ -27,10 +27,13 @@ class Tiling(NamedTuple):
     """Number of passes of all rows through each draw, each with new draws of the hidden layers."""
 
 
-def _map_draws(function: Callable, model: AbstractModel, tiling: Tiling, key: Array, X: Array):
+def _map_draws(
+    function: Callable, model: AbstractModel, tiling: Tiling, key: Array, X: Array, known: Array | None = None
+):
     """Stacks `function(draw, f)` over all draws and passes, where `f` are the latent marginals at X.
 
-    Each draw is factorised once, and X goes through it in tiles, so M x rows arrays exist for a single tile only.
+    Each draw is factorised once, and X goes through it in tiles, so M x rows arrays exist for a single tile only. The
+    `known` part of a Gaussian noise variance is added to that of f: nothing of y tells the two apart.
     """
 
     def one_draw(at):
@@ -40,7 +43,8 @@ def _map_draws(function: Callable, model: AbstractModel, tiling: Tiling, key: Ar
         def one_pass(pass_key):
             split = X.reshape(tiling.tiles, -1, X.shape[1]), jr.split(pass_key, tiling.tiles)
             f = jax.lax.map(lambda tile: draw.propagate(*tile, factors), split)
-            return function(draw, jax.tree.map(lambda a: a.reshape(X.shape[0], -1), f))
+            f = jax.tree.map(lambda a: a.reshape(X.shape[0], -1), f)
+            return function(draw, f if known is None else Marginals(f.mean, f.variance + known))
 
         return jax.lax.map(one_pass, jr.split(draw_key, tiling.passes))
 
@@ -54,36 +58,37 @@ def _repeat_draws(tree: PyTree, times: int) -> PyTree:
 
 
 @eqx.filter_jit
-def per_draw_moments(model, tiling, key, X):
+def per_draw_moments(model, tiling, key, X, known=None):
     """Mean and variance of y under every draw and pass."""
-    return tuple(_map_draws(lambda draw, f: draw.likelihood.predict(f), model, tiling, key, X))
+    return tuple(_map_draws(lambda draw, f: draw.likelihood.predict(f), model, tiling, key, X, known))
 
 
 @eqx.filter_jit
-def moments(model, tiling, key, X):
+def moments(model, tiling, key, X, known=None):
     """Mean and variance of the mixture."""
-    mean, variance = per_draw_moments(model, tiling, key, X)
+    mean, variance = per_draw_moments(model, tiling, key, X, known)
     return jnp.mean(mean, axis=0), jnp.mean(variance, axis=0) + jnp.var(mean, axis=0)
 
 
 @eqx.filter_jit
-def log_density(model, tiling, key, X, y):
+def log_density(model, tiling, key, X, y, known=None):
     """Log density of the mixture at y."""
-    each = _map_draws(lambda draw, f: draw.likelihood.log_expected_prob(y, f), model, tiling, key, X)
+    each = _map_draws(lambda draw, f: draw.likelihood.log_expected_prob(y, f), model, tiling, key, X, known)
     return log_mean_exp(each, axis=0)
 
 
 @eqx.filter_jit
-def cdf(model, tiling, key, X, y):
+def cdf(model, tiling, key, X, y, known=None):
     """Distribution function of the mixture at y."""
-    return jnp.mean(_map_draws(lambda draw, f: draw.likelihood.cdf(y, f), model, tiling, key, X), axis=0)
+    return jnp.mean(_map_draws(lambda draw, f: draw.likelihood.cdf(y, f), model, tiling, key, X, known), axis=0)
 
 
 @eqx.filter_jit
-def crps(model, tiling, key, X, y, samples_per_draw):
+def crps(model, tiling, key, X, y, samples_per_draw, known=None):
     """`E|Y - y| - E|Y - Y'| / 2` from samples of y; the second mean, over pairs, comes from their order statistics."""
     row_key, latent_key, noise_key = jr.split(key, 3)
-    latent = _repeat_draws(_map_draws(lambda draw, f: f, model, tiling, row_key, X), samples_per_draw)  # [S N P]
+    latent = _map_draws(lambda draw, f: f, model, tiling, row_key, X, known)  # [S N P]
+    latent = _repeat_draws(latent, samples_per_draw)
     likelihoods = _repeat_draws(model.likelihood, tiling.passes * samples_per_draw)
     num = latent.mean.shape[0]
     f = latent.mean + jnp.sqrt(latent.variance) * jr.normal(latent_key, latent.mean.shape, X.dtype)
@@ -94,9 +99,9 @@ def crps(model, tiling, key, X, y, samples_per_draw):
 
 
 @eqx.filter_jit
-def quantiles(model, tiling, key, X, levels):
+def quantiles(model, tiling, key, X, levels, known=None):
     """Quantiles by bisection of the mixture's distribution function, within 40 standard deviations of its mean."""
-    latent = _map_draws(lambda draw, f: f, model, tiling, key, X)  # [S N P]
+    latent = _map_draws(lambda draw, f: f, model, tiling, key, X, known)  # [S N P]
     likelihoods = _repeat_draws(model.likelihood, tiling.passes)
 
     def distribution(y):
@@ -138,14 +143,14 @@ def sample_targets(model, X, keys):
 
 
 @eqx.filter_jit
-def at_targets(model, tiling, key, X, y):
+def at_targets(model, tiling, key, X, y, known=None):
     """Mean of the mixture, and its log density and distribution function at y."""
 
     def each(draw, f):
         likelihood = draw.likelihood
         return likelihood.predict(f).mean, likelihood.log_expected_prob(y, f), likelihood.cdf(y, f)
 
-    mean, log_density, cdf = _map_draws(each, model, tiling, key, X)
+    mean, log_density, cdf = _map_draws(each, model, tiling, key, X, known)
     return jnp.mean(mean, axis=0), log_mean_exp(log_density, axis=0), jnp.mean(cdf, axis=0)
 
 
