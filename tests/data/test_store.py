@@ -19,7 +19,8 @@ from refusals import message
 from bsgp.data.encoding.schema import InputSchema
 from bsgp.data.encoding.targets import targets_of, task_of
 from bsgp.data.store import convert, store
-from bsgp.data.store.convert import Packing, Sizes
+from bsgp.data.store.convert import Sizes
+from bsgp.data.store.packing import Packing
 from bsgp.data.store.store import DESCRIPTION, ROWS, Store, open_store
 from bsgp.data.tables.files import read_table
 from bsgp.data.tables.write import write_table

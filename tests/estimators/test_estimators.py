@@ -29,6 +29,9 @@ EXPECTED_FAILURES = {
     ),
 }
 
+SAMPLED_CHECKS = ("train", "idempotent", "pickle", "overwrite_params", "class_weight")
+"""Parts of the names of checks that need a fit that has learned something."""
+
 
 @pytest.fixture(autouse=True)
 def _plain_jax():
@@ -43,7 +46,7 @@ def _plain_jax():
 )
 def test_scikit_learn_contract(estimator, check):
     """Checks of what a fit learns, repeats or pickles sample; the others only compile, so they get prior draws."""
-    is_sampled = any(word in check.func.__name__ for word in ("train", "idempotent", "pickle", "overwrite_params"))
+    is_sampled = any(word in check.func.__name__ for word in SAMPLED_CHECKS)
     with short_recipes(burn_in=640, chunk=16) if is_sampled else prior_draws(8):
         check(estimator)
 

@@ -11,7 +11,7 @@ from cyclopts import Parameter
 from bsgp.cli.common import Json, Quiet, Verbose, configure_logging, names, output
 from bsgp.cli.devices import prepare_devices
 from bsgp.cli.fit_options import ModelOptions, ProcessOptions, as_flag
-from bsgp.cli.training_data import read_training_data
+from bsgp.cli.training_data import Roles, read_training_data
 from bsgp.runtime.checks import check_option
 
 if TYPE_CHECKING:
@@ -32,6 +32,13 @@ def fit(
         str | None, Parameter(help="`regression` or `classification`. Default: decided by the target's values.")
     ] = None,
     ignore: Annotated[str | None, Parameter(help="Columns to leave out, with commas.")] = None,
+    weights: Annotated[
+        str | None, Parameter(help="Column that says how many times each row counts; rows of weight zero are left out.")
+    ] = None,
+    noise_std: Annotated[
+        str | None,
+        Parameter(help="Column with the known standard deviation of each row's target; several targets: with commas."),
+    ] = None,
     stream: Annotated[
         bool | None,
         Parameter(
@@ -67,9 +74,9 @@ def fit(
     check_checkpoint_folder(checkpoint)
     if task is not None:
         check_option("--task", task, TASKS)
-    target_names, ignored = names(target), names(ignore)
+    roles = Roles(names(target), names(ignore), weights, names(noise_std))
     enable_compilation_cache()
-    data = read_training_data(train, target_names, ignored, task, stream)
+    data = read_training_data(train, roles, task, stream)
 
     from sklearn.exceptions import ConvergenceWarning
 
@@ -77,17 +84,28 @@ def fit(
 
     kind = BSGPRegressor if data.task == "regression" else BSGPClassifier
     model = kind(
-        **asdict(options),
+        **_parameters(options, data.task),
         checkpoint=checkpoint if _can_checkpoint(options) else None,
         precision="float32" if float32 else "float64",
         verbose=not quiet and is_first,
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # the verdict is printed below
-        model.fit(data.X, data.y)
+        model.fit(data.X, data.y, **data.of_rows)
     if is_first:
-        model.save(out, about={"source": train.name, "ignored": ignored})
+        model.save(out, about={"source": train.name, **roles.about})
         _print_result(model, data.task, out, as_json=as_json, quiet=quiet)
+
+
+def _parameters(options: ModelOptions, task: str) -> dict:
+    """Parameters of the task's estimator; a `ValueError` if some are for the other one only."""
+    parameters = asdict(options)
+    if task == "regression":
+        return parameters
+    for name in ("noise", "exposure"):
+        if parameters.pop(name) is not None:
+            raise ValueError(f"{as_flag(name)} is for a regression, got classes. Leave it out, or set `--task`.")
+    return parameters
 
 
 def _can_checkpoint(options: ModelOptions) -> bool:

@@ -41,6 +41,12 @@ def inputs_and_targets(model: "BSGPEstimator", table: "Table") -> "tuple[Table, 
     return table, y.values("regression" if isinstance(model, BSGPRegressor) else "classification")
 
 
+def no_inputs(model: "BSGPEstimator") -> set[str]:
+    """Columns of the training table that are no inputs nor targets: a new table may have them, too."""
+    about = model.about_
+    return {*about.get("ignored", []), *about.get("noise_std", []), *filter(None, [about.get("weights")])}
+
+
 def read_test_table(model: "BSGPEstimator", path: Path) -> "tuple[tuple[Table, np.ndarray], str | None]":
     """Inputs and targets of a table, and a description of the whole table if they are a random sample of it."""
     import numpy as np
@@ -48,7 +54,7 @@ def read_test_table(model: "BSGPEstimator", path: Path) -> "tuple[tuple[Table, n
     from bsgp.data.tables.files import read_table
 
     table = read_table(path)
-    table = table.without([name for name in model.about_.get("ignored", []) if name in table.columns])
+    table = table.without(no_inputs(model).intersection(table.columns))
     sample_of = None
     if table.num_rows > MAX_REPORT_ROWS:
         sample_of = f"the {table.num_rows:,} rows in {path.name}"
@@ -58,11 +64,11 @@ def read_test_table(model: "BSGPEstimator", path: Path) -> "tuple[tuple[Table, n
 
 
 class TableChunks:
-    """A table read in chunks of rows, without the columns that the model ignores. Logs progress every few seconds."""
+    """A table read in chunks of rows, without `no_inputs` of the model. Logs progress every few seconds."""
 
     def __init__(self, model: "BSGPEstimator", path: Path, leave_out=()):
         self._model, self._path = model, path
-        self._left_out = {*leave_out, *model.about_.get("ignored", [])}
+        self._left_out = {*leave_out, *no_inputs(model)}
         self._current: tuple[int, int] | None = None
         self.num_rows = 0
         """Rows read so far."""

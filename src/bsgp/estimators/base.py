@@ -5,10 +5,9 @@ import logging
 import os
 import warnings
 from contextlib import nullcontext
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 from sklearn.base import BaseEstimator
@@ -19,16 +18,18 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 import bsgp
 from bsgp.data.encoding.schema import InputSchema
 from bsgp.data.encoding.target_summary import TargetState
-from bsgp.data.encoding.targets import Targets
+from bsgp.data.encoding.weight_columns import left_out_note
 from bsgp.data.store.sources import ArraySource
 from bsgp.data.store.store import Store
 from bsgp.data.tables.columns import Table, from_array, from_frame, is_frame
 from bsgp.estimators.baselines import Baseline
 from bsgp.estimators.convergence import diagnose, energy_trace
 from bsgp.estimators.persistence import plain, save_estimator
+from bsgp.estimators.pickling import PicklesDraws
 from bsgp.estimators.probes import MAX_CANDIDATES, Probes, choose_probes
 from bsgp.estimators.settings import NOT_IN_CHECKPOINTS, Settings
 from bsgp.estimators.table_kernel import kernel_text, with_columns
+from bsgp.estimators.training_rows import TrainingRows, training_rows
 from bsgp.inference.checkpoints import Checkpoints
 from bsgp.inference.history import silent
 from bsgp.methods.fit import Fit
@@ -36,7 +37,6 @@ from bsgp.methods.parallel_chains import fit_chains_in_parallel
 from bsgp.methods.recipe import add_draws
 from bsgp.methods.registry import fit_method
 from bsgp.models.likelihoods.base import AbstractLikelihood
-from bsgp.models.linalg.numerics import Marginals
 from bsgp.runtime.compilation import release_compiled_programs
 from bsgp.runtime.progress import progress_bar
 
@@ -59,7 +59,7 @@ class _Session(NamedTuple):
     settings: Settings
 
 
-class BSGPEstimator(BaseEstimator, abc.ABC):
+class BSGPEstimator(PicklesDraws, BaseEstimator, abc.ABC):
     """Base of the regressor and the classifier, which differ in what y is and in what they predict of it."""
 
     def __init__(
@@ -72,9 +72,7 @@ class BSGPEstimator(BaseEstimator, abc.ABC):
         num_chains=None,
         objective="fitc",
         inducing_prior=None,
-        noise=None,
         likelihood=None,
-        exposure=None,
         likelihood_power=1.0,
         recipe="default",
         effort=1.0,
@@ -97,9 +95,7 @@ class BSGPEstimator(BaseEstimator, abc.ABC):
         self.num_chains = num_chains
         self.objective = objective
         self.inducing_prior = inducing_prior
-        self.noise = noise
         self.likelihood = likelihood
-        self.exposure = exposure
         self.likelihood_power = likelihood_power
         self.recipe = recipe
         self.effort = effort
@@ -117,14 +113,25 @@ class BSGPEstimator(BaseEstimator, abc.ABC):
 
     # -- fitting -----------------------------------------------------------------------------------------------
 
-    def fit(self, X, y=None):
+    def fit(self, X, y=None, sample_weight=None):
         """Draw from the posterior given a table `X` (DataFrame, array) and its targets `y`.
 
-        `X` may also be a table on disk opened by `bsgp.open_store`, which holds its targets. After thousands of fits
-        in one process, JAX's compiled programs are released before the system's limit of memory maps is reached.
+        The log likelihood of a row counts `sample_weight` times: a weight of 2 is the row twice, also for how inputs
+        and targets are scaled. A fractional weight is a power of the row's likelihood. Rows of weight zero are as if
+        absent.
+
+        `X` may also be a table on disk opened by `bsgp.open_store`, which holds its targets and weights. After
+        thousands of fits in one process, JAX's compiled programs are released before the system's limit of memory maps
+        is reached.
         """
-        settings = Settings(**self.get_params(deep=False))
-        source, notes = self._opened(X) if isinstance(X, Store) else self._encoded(X, y)
+        return self._fit(X, y, sample_weight, None)
+
+    def _fit(self, X, y, sample_weight, noise_std):
+        settings = Settings.of(self.get_params(deep=False))
+        if isinstance(X, Store):
+            source, notes = self._opened(X, sample_weight, noise_std)
+        else:
+            source, notes = self._encoded(training_rows(X, y, sample_weight, noise_std))
         self.notes_ = tuple(notes)
         for note in notes:
             logger.warning(note)
@@ -132,21 +139,30 @@ class BSGPEstimator(BaseEstimator, abc.ABC):
         release_compiled_programs()
         with self._precision, progress_bar() if self.verbose else nullcontext(silent) as report:
             self._fit_source(source, settings, report)
-        inputs, target = source.some_rows(MAX_BASELINE_ROWS, self._seed) if isinstance(source, Store) else source.rows
-        self.baselines_ = self._baselines(inputs.astype(np.float64), target.astype(np.float64))
+        rows = source.some_rows(MAX_BASELINE_ROWS, self._seed) if isinstance(source, Store) else source.rows
+        self.baselines_ = self._baselines(*(None if one is None else one.astype(np.float64) for one in rows[:3]))
         if not self.diagnostics_.is_settled:
-            warnings.warn(self.diagnostics_.verdict, ConvergenceWarning, stacklevel=2)
+            warnings.warn(self.diagnostics_.verdict, ConvergenceWarning, stacklevel=3)
         return self
 
-    def _encoded(self, X, y) -> tuple[ArraySource, list]:
-        table = self._training_table(X, y)
-        target = self._learn_targets(y, table.num_rows)
+    def _encoded(self, rows: TrainingRows) -> tuple[ArraySource, list]:
+        table = self._training_table(rows.X, rows.y)
+        target = self._learn_targets(rows.y, table.num_rows, rows.weight)
+        weight = self._weight_of_rows(target, rows.weight)
         columns, offset = self._without_offset(table, is_training=True)
-        self.schema_, notes = InputSchema.learn(columns)
-        inputs, _ = self.schema_.encode(columns)
-        return ArraySource(_joined(inputs, offset).astype(self.precision), target.astype(self.precision)), notes
+        self.schema_, notes = InputSchema.learn(columns, weight)
+        if rows.num_left_out:
+            notes = [left_out_note(rows.num_left_out), *notes]
+        known = self._known_variance(rows.noise_std)
+        parts = _joined(self.schema_.encode(columns)[0], offset), target, weight, known
+        return ArraySource(*(None if part is None else part.astype(self.precision) for part in parts)), notes
 
-    def _opened(self, store: Store) -> tuple[Store, list]:
+    def _opened(self, store: Store, sample_weight, noise_std) -> tuple[Store, list]:
+        if sample_weight is not None or noise_std is not None:
+            raise ValueError(
+                "`sample_weight` and `noise_std` must come with rows in memory, got a table on disk. "
+                "Name a column of weights when it is opened: `open_store(..., weights=...)`."
+            )
         if store.task != self._task:
             raise ValueError(
                 f"{type(self).__name__} must have a source for {self._task}, got one for {store.task}. "
@@ -272,10 +288,6 @@ class BSGPEstimator(BaseEstimator, abc.ABC):
         key = jr.fold_in(jr.key(self._seed), 1)
         return jr.fold_in(key, chunk) if chunk else key
 
-    def _marginals(self, X) -> Marginals:
-        inputs = self.encode(X)
-        return self.posterior_.predict(inputs, self.key_of_chunk())
-
     # -- what the subclasses know ------------------------------------------------------------------------------
 
     _task: str
@@ -288,15 +300,24 @@ class BSGPEstimator(BaseEstimator, abc.ABC):
         """`_target_state` from the targets of a table on disk."""
 
     @abc.abstractmethod
-    def _learn_targets(self, y, num_rows: int) -> np.ndarray:
+    def _learn_targets(self, y, num_rows: int, weight: np.ndarray | None) -> np.ndarray:
         """Check y, keep what is needed to return to its units, and return it as `[N P]` for the model."""
+
+    def _weight_of_rows(self, target: np.ndarray, weight: np.ndarray | None) -> np.ndarray | None:
+        """Weight of each row, given the y of `_learn_targets`."""
+        return weight
+
+    def _known_variance(self, noise_std: np.ndarray | None) -> np.ndarray | None:
+        """Known noise variance `[N P]` in standardised units."""
+        assert noise_std is None  # only regressors take it
+        return None
 
     @abc.abstractmethod
     def _likelihood(self, source: ArraySource | Store) -> AbstractLikelihood:
         """The likelihood of a fit, at its start."""
 
     @abc.abstractmethod
-    def _baselines(self, X: np.ndarray, y: np.ndarray) -> dict[str, Baseline]:
+    def _baselines(self, X: np.ndarray, y: np.ndarray, weight: np.ndarray | None) -> dict[str, Baseline]:
         """Simple models of the same inputs and the y of `_learn_targets`, for comparison."""
 
     @abc.abstractmethod
@@ -307,7 +328,7 @@ class BSGPEstimator(BaseEstimator, abc.ABC):
     def _set_target_state(self, state: dict[str, Any]) -> None:
         """Take over what `_target_state` returned."""
 
-    # -- files and pickles -------------------------------------------------------------------------------------
+    # -- files -------------------------------------------------------------------------------------
 
     def save(self, folder: str | os.PathLike, about: dict | None = None) -> None:
         """Write the model as a folder of arrays and JSON, whole or not at all; `bsgp.load` reads it on any machine.
@@ -322,22 +343,6 @@ class BSGPEstimator(BaseEstimator, abc.ABC):
         if checkpoints is not None and not self.diagnostics_.interrupted:
             checkpoints.remove()  # an interrupted run can still be resumed
 
-    def __getstate__(self):
-        """JAX arrays are pickled as NumPy's: read without float64 they would silently lose half their digits."""
-        state = dict(cast(dict[str, Any], super().__getstate__()))
-        state.pop("_checkpoints", None)
-        for name in ("posterior_", "_session"):
-            if state.get(name) is not None:
-                state[name] = jax.tree.map(_as_numpy, state[name])
-        return state
-
-    def __setstate__(self, state):
-        super().__setstate__(state)
-        with jax.enable_x64(True):
-            for name in ("posterior_", "_session"):
-                if state.get(name) is not None:
-                    setattr(self, name, jax.tree.map(_as_jax, state[name]))
-
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = True
@@ -346,22 +351,3 @@ class BSGPEstimator(BaseEstimator, abc.ABC):
 
 def _joined(inputs: np.ndarray, offset: np.ndarray | None) -> np.ndarray:
     return inputs if offset is None else np.concatenate([inputs, offset[:, None]], axis=1)
-
-
-def target_names(y, num_targets: int) -> tuple[str, ...]:
-    """Names of the targets, from `y` itself if it has them."""
-    if isinstance(y, Targets):
-        return tuple(y.columns)
-    if getattr(y, "columns", None) is not None:
-        return tuple(str(name) for name in y.columns)
-    if num_targets == 1 and getattr(y, "name", None) is not None:
-        return (str(y.name),)
-    return ("y",) if num_targets == 1 else tuple(f"y{index}" for index in range(num_targets))
-
-
-def _as_numpy(leaf):
-    return np.asarray(leaf) if isinstance(leaf, jax.Array) else leaf
-
-
-def _as_jax(leaf):
-    return jnp.asarray(leaf) if isinstance(leaf, np.ndarray) else leaf

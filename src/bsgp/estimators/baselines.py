@@ -34,36 +34,50 @@ class ClassBaseline(NamedTuple):
 Baseline = GaussianBaseline | ClassBaseline
 
 
-def regression_baselines(X: np.ndarray, y: np.ndarray) -> dict[str, GaussianBaseline]:
-    """Constant and linear baselines of standardised `X [N D]` and raw `y [N P]`."""
+def regression_baselines(X: np.ndarray, y: np.ndarray, weight: np.ndarray | None = None) -> dict[str, GaussianBaseline]:
+    """Constant and linear baselines of standardised `X [N D]` and raw `y [N P]`; weights count relative to their mean.
+
+    Hence they depend on how rows compare, and not on the unit of the weights.
+    """
     from sklearn.linear_model import Ridge
 
-    X, y = X[:MAX_ROWS], y[:MAX_ROWS]
+    X, y, weight = X[:MAX_ROWS], y[:MAX_ROWS], None if weight is None else relative(weight[:MAX_ROWS])
     num_rows, num_inputs = X.shape
-    ridge = Ridge(alpha=1.0).fit(X, y)  # a touch of shrinkage: one-hot columns are collinear
+    ridge = Ridge(alpha=1.0).fit(X, y, sample_weight=weight)  # a touch of shrinkage: one-hot columns are collinear
     residual = y - ridge.predict(X).reshape(y.shape)
+    squares = residual**2 if weight is None else weight[:, None] * residual**2
     freedom = max(num_rows - num_inputs - 1, 1)
-    sd = np.maximum(np.sqrt(np.sum(residual**2, axis=0) / freedom), 1e-6 * y.std(axis=0))
+    mean = y.mean(axis=0) if weight is None else np.average(y, axis=0, weights=weight)
+    spread = y.std(axis=0) if weight is None else np.sqrt(np.average((y - mean) ** 2, axis=0, weights=weight))
+    sd = np.maximum(np.sqrt(np.sum(squares, axis=0) / freedom), 1e-6 * spread)
     weights = np.asarray(ridge.coef_).reshape(y.shape[1], num_inputs).T
     nothing = np.zeros((num_inputs, y.shape[1]))
     return {
-        "constant": GaussianBaseline(nothing, y.mean(axis=0), y.std(axis=0)),
+        "constant": GaussianBaseline(nothing, mean, spread),
         "linear": GaussianBaseline(weights, np.atleast_1d(ridge.intercept_), sd),
     }
 
 
-def class_baselines(X: np.ndarray, codes: np.ndarray, num_classes: int) -> dict[str, ClassBaseline]:
-    """Constant and linear baselines of standardised `X [N D]` and labels 0 to K - 1."""
+def relative(weight: np.ndarray) -> np.ndarray:
+    """Weights divided by their mean."""
+    return weight / weight.mean()
+
+
+def class_baselines(
+    X: np.ndarray, codes: np.ndarray, num_classes: int, weight: np.ndarray | None = None
+) -> dict[str, ClassBaseline]:
+    """Constant and linear baselines of standardised `X [N D]` and labels 0 to K - 1, with `relative` weights."""
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import LogisticRegression
 
-    counts = np.bincount(codes, minlength=num_classes) + 1.0
+    weight = None if weight is None else relative(weight)
+    counts = np.bincount(codes, weight, minlength=num_classes) + 1.0
     nothing = np.zeros((X.shape[1], num_classes))
     constant = ClassBaseline(nothing, np.log(counts / counts.sum()))
-    X, codes = X[:MAX_ROWS], codes[:MAX_ROWS]
+    X, codes, weight = X[:MAX_ROWS], codes[:MAX_ROWS], None if weight is None else weight[:MAX_ROWS]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # near enough for a baseline
-        fitted = LogisticRegression(max_iter=500).fit(X, codes)
+        fitted = LogisticRegression(max_iter=500).fit(X, codes, sample_weight=weight)
     weights, bias = nothing.copy(), np.full(num_classes, -30.0)  # nearly zero for a class without rows here
     if len(fitted.classes_) == 2:  # scikit-learn keeps one row of weights, for the second class
         weights[:, fitted.classes_[1]] = fitted.coef_[0]

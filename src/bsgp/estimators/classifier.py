@@ -9,17 +9,37 @@ from sklearn.utils.validation import column_or_1d
 
 from bsgp.data.encoding.targets import Targets
 from bsgp.data.tables.columns import quoted
-from bsgp.estimators.base import BSGPEstimator, target_names
+from bsgp.estimators.base import BSGPEstimator
 from bsgp.estimators.baselines import class_baselines
+from bsgp.estimators.class_weights import weights_of_classes
+from bsgp.estimators.parameters import adds_to
+from bsgp.estimators.training_rows import target_names
 from bsgp.models.likelihoods.classes import Bernoulli, Categorical
 
 
 class BSGPClassifier(ClassifierMixin, BSGPEstimator):
     """Classification with a fully Bayesian sparse or deep Gaussian process; two classes or more, of any label.
 
-    Parameters and attributes are those of `BSGPRegressor`, without `noise` and `exposure`, which must be left out, and
-    `classes_`, the labels in order.
+    Parameters and attributes are those of `BSGPRegressor`, and these.
+
+    Parameters
+    ----------
+    class_weight : dict, "balanced" or None
+        Weights of classes, which multiply the weights of rows. "balanced": the same total weight for every class,
+        `N / (K N_k)` with N rows, K classes and N_k rows of class k, where a row of weight 2 is two rows. A dict may
+        leave out classes of weight 1. They change the posterior, not only the decision: probabilities are then those of
+        a population with such shares.
+
+    Attributes
+    ----------
+    classes_ : array
+        The labels in order.
     """
+
+    @adds_to(BSGPEstimator.__init__)
+    def __init__(self, *, class_weight=None, **parameters):
+        super().__init__(**parameters)
+        self.class_weight = class_weight
 
     def predict_proba(self, X) -> np.ndarray:
         """Probability of each class, in the order of `classes_`, `[N K]`."""
@@ -60,6 +80,14 @@ class BSGPClassifier(ClassifierMixin, BSGPEstimator):
         labels = state.labels
         return {"names": list(state.names), "classes": labels.tolist(), "dtype": labels.dtype.str}
 
+    def _opened(self, store, sample_weight, noise_std):
+        if self.class_weight is not None:
+            raise ValueError(
+                "`class_weight` must come with rows in memory, got a table on disk. "
+                "Name a column of weights when it is opened: `open_store(..., weights=...)`."
+            )
+        return super()._opened(store, sample_weight, noise_std)
+
     def codes(self, y) -> np.ndarray:
         """Labels as numbers 0 to K - 1."""
         labels = column_or_1d(y)
@@ -73,7 +101,7 @@ class BSGPClassifier(ClassifierMixin, BSGPEstimator):
             )
         return codes
 
-    def _learn_targets(self, y, num_rows):
+    def _learn_targets(self, y, num_rows, weight):
         self.target_names_ = target_names(y, 1)
         labels = y.training_values(self._task) if isinstance(y, Targets) else column_or_1d(y, warn=True)
         if labels.dtype.kind == "f" and not np.isfinite(labels).all():
@@ -89,17 +117,19 @@ class BSGPClassifier(ClassifierMixin, BSGPEstimator):
             )
         return codes[:, None].astype(np.float64)
 
+    def _weight_of_rows(self, target, weight):
+        if self.class_weight is None:
+            return weight
+        codes, weight = target[:, 0].astype(int), np.ones(len(target)) if weight is None else weight
+        return weight * weights_of_classes(self.class_weight, self.classes_, codes, weight)[codes]
+
     def _likelihood(self, source):
-        if self.noise is not None:
-            raise ValueError(
-                f"`noise` is for regression, got {self.noise!r} for classes. Leave it out, or use `BSGPRegressor`."
-            )
         if self.likelihood is not None:
             return self.likelihood
         return Bernoulli() if len(self.classes_) == 2 else Categorical(len(self.classes_))
 
-    def _baselines(self, X, y):
-        return dict(class_baselines(X, y[:, 0].astype(int), len(self.classes_)))
+    def _baselines(self, X, y, weight):
+        return dict(class_baselines(X, y[:, 0].astype(int), len(self.classes_), weight))
 
     def _target_state(self):
         kind = self.classes_.dtype.kind

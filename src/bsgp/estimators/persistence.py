@@ -10,6 +10,7 @@ import numpy as np
 import bsgp
 from bsgp.data.encoding.schema import InputSchema
 from bsgp.estimators.baselines import from_arrays, to_arrays
+from bsgp.estimators.class_weights import as_pairs
 from bsgp.estimators.diagnostics import Diagnostics
 from bsgp.estimators.table_kernel import saved_kernel
 from bsgp.models.model import AbstractModel
@@ -36,6 +37,8 @@ def save_estimator(estimator: "BSGPEstimator", folder: str | os.PathLike) -> Non
     """Write a fitted estimator, whole or not at all."""
     of_run = {"checkpoint": None, "resume": False}  # the run is over
     params = {**estimator.get_params(), **of_run, "kernel": saved_kernel(estimator)}
+    if isinstance(params.get("class_weight"), dict):
+        params["class_weight"] = as_pairs(params["class_weight"])
     # generators and objects cannot be written down; what a likelihood or a prior was for is in the model
     params = {name: value if _is_plain(value) else None for name, value in params.items()}
     names = getattr(estimator, "feature_names_in_", None)
@@ -72,7 +75,10 @@ def load(folder: str | os.PathLike) -> "BSGPEstimator":
             "Read it with `bsgp.Posterior.load`, or pass a folder that `bsgp fit` wrote."
         )
     try:
-        estimator = estimators[meta["estimator"]](**meta["params"])
+        params = meta["params"]
+        if isinstance(params.get("class_weight"), list):
+            params = {**params, "class_weight": dict(params["class_weight"])}
+        estimator = estimators[meta["estimator"]](**params)
         _restore(estimator, model, meta, stored.extras)
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(

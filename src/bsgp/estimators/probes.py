@@ -58,7 +58,7 @@ def choose_probes(rows: Rows, seed: int, num_probes: int = NUM_PROBES) -> Probes
     edge, inner = np.split(outwards, [round(EDGE_SHARE * num_probes)])
     probes = np.concatenate([edge, rng.choice(inner, num_probes - len(edge), replace=False)])
     given = rng.permutation(len(rows.X))[:MAX_GIVEN_ROWS]
-    return Probes(rows.X[probes], Rows(rows.X[given], rows.y[given]))
+    return Probes(rows.X[probes], rows.take(given))
 
 
 def probed_draws(posterior: Posterior, probes: Probes, key: Array) -> ProbedDraws:
@@ -68,7 +68,7 @@ def probed_draws(posterior: Posterior, probes: Probes, key: Array) -> ProbedDraw
     with jax.enable_x64(dtype == np.float64):
         anchor = None
         if _can_integrate(posterior.model):
-            anchor = Anchor(jnp.asarray(given.X, dtype), jnp.asarray(given.y, dtype))
+            anchor = Anchor(*jax.tree.map(lambda part: jnp.asarray(part, dtype), given))
         draws = jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf).reshape(-1, *leaf.shape[2:])), posterior.model)
         keys = jr.split(key, NUM_PASSES if posterior.model.depth > 1 else 1)
         found = _moments(draws, anchor, jnp.asarray(probes.X, dtype), keys)

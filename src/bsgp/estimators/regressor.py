@@ -12,9 +12,11 @@ from bsgp.data.encoding.standardise import Standardiser
 from bsgp.data.encoding.targets import Targets
 from bsgp.data.store.sources import ArraySource
 from bsgp.data.store.store import Store
-from bsgp.estimators.base import BSGPEstimator, target_names
+from bsgp.estimators.base import BSGPEstimator
 from bsgp.estimators.baselines import regression_baselines
 from bsgp.estimators.exposure import without_exposure
+from bsgp.estimators.parameters import adds_to
+from bsgp.estimators.training_rows import checked_noise_std, known_variance, target_names
 from bsgp.models.likelihoods.noises import NOISES, Noise, TrainingTargets
 
 
@@ -96,36 +98,69 @@ class BSGPRegressor(RegressorMixin, BSGPEstimator):
         How columns became inputs.
     """
 
-    def predict(self, X, return_std: bool = False):
-        """Mean of the predictive distribution, and its standard deviation if asked for."""
-        mean, variance = self._marginals(X)
+    def fit(self, X, y=None, sample_weight=None, noise_std=None):
+        """Draw from the posterior given a table `X` (DataFrame, array) and its targets `y`.
+
+        The log likelihood of a row counts `sample_weight` times: a weight of 2 is the row twice, also for how inputs
+        and targets are scaled. A fractional weight is a power of the row's likelihood. Rows of weight zero are as if
+        absent.
+
+        `noise_std` is the known standard deviation of each row's measurement, in the units of `y` and of its shape. The
+        variance of a row is `noise_std ** 2` plus a noise variance that is learned.
+
+        `X` may also be a table on disk opened by `bsgp.open_store`, which holds its targets and weights. After
+        thousands of fits in one process, JAX's compiled programs are released before the system's limit of memory maps
+        is reached.
+        """
+        return self._fit(X, y, sample_weight, noise_std)
+
+    # `noise_std` of the methods below, in the units of y and of its shape, is the known noise of new measurements. By
+    # default it is none, also after a fit with known noise: new measurements need not be as noisy as the old ones.
+
+    @adds_to(BSGPEstimator.__init__)
+    def __init__(self, *, noise=None, exposure=None, **parameters):
+        super().__init__(**parameters)
+        self.noise = noise
+        self.exposure = exposure
+
+    def predict(self, X, return_std: bool = False, noise_std=None):
+        """Mean of the predictive distribution, and its standard deviation if asked for.
+
+        `noise_std` is the known part of the noise of new measurements; without it, they have the learned noise only.
+        """
+        inputs = self.encode(X)
+        mean, variance = self.posterior_.predict(inputs, self.key_of_chunk(), self._known_at(inputs, noise_std))
         mean = self._shaped(self._units.inverse(np.asarray(mean)))
         if not return_std:
             return mean
         return mean, self._shaped(np.sqrt(variance) * self._units.scale)
 
-    def predict_quantiles(self, X, levels=(0.05, 0.5, 0.95)) -> np.ndarray:
+    def predict_quantiles(self, X, levels=(0.05, 0.5, 0.95), noise_std=None) -> np.ndarray:
         """Quantiles of the predictive distribution: `[N Q]`, or `[N P Q]` for several targets."""
         inputs = self.encode(X)
-        quantiles = self.posterior_.quantiles(inputs, levels, self.key_of_chunk())
+        known = self._known_at(inputs, noise_std)
+        quantiles = self.posterior_.quantiles(inputs, levels, self.key_of_chunk(), known)
         return self._shaped(quantiles * self._units.scale[:, None] + self._units.mean[:, None])
 
-    def log_density(self, X, y) -> np.ndarray:
+    def log_density(self, X, y, noise_std=None) -> np.ndarray:
         """Log predictive density of `y`, per row, and per target if there are several."""
         inputs = self.encode(X)
         y = self._standardised(y, inputs.shape[0])
-        log_density = self.posterior_.log_density(inputs, y, self.key_of_chunk())
+        known = self._known_at(inputs, noise_std)
+        log_density = self.posterior_.log_density(inputs, y, self.key_of_chunk(), known)
         return self._shaped(log_density - np.log(self._units.scale))
 
-    def cdf(self, X, y) -> np.ndarray:
+    def cdf(self, X, y, noise_std=None) -> np.ndarray:
         """`P(Y <= y)`, per row, and per target if there are several: uniform if predictions are calibrated."""
         inputs = self.encode(X)
-        return self._shaped(self.posterior_.cdf(inputs, self._standardised(y, inputs.shape[0]), self.key_of_chunk()))
+        y, known = self._standardised(y, inputs.shape[0]), self._known_at(inputs, noise_std)
+        return self._shaped(self.posterior_.cdf(inputs, y, self.key_of_chunk(), known))
 
-    def crps(self, X, y) -> np.ndarray:
+    def crps(self, X, y, noise_std=None) -> np.ndarray:
         """Continuous ranked probability score in the units of y, per row, and per target if there are several."""
         inputs = self.encode(X)
-        standardised = self.posterior_.crps(inputs, self._standardised(y, inputs.shape[0]), self.key_of_chunk())
+        y, known = self._standardised(y, inputs.shape[0]), self._known_at(inputs, noise_std)
+        standardised = self.posterior_.crps(inputs, y, self.key_of_chunk(), known)
         return self._shaped(standardised * self._units.scale)
 
     @property
@@ -169,14 +204,14 @@ class BSGPRegressor(RegressorMixin, BSGPEstimator):
             raise ValueError(f"`y` must have one row per row of `X`, {num_rows}, got {array.shape[0]}. Align the two.")
         return array
 
-    def _learn_targets(self, y, num_rows):
+    def _learn_targets(self, y, num_rows, weight):
         values = y.training_values(self._task) if isinstance(y, Targets) else y
         array = self._as_targets(values, num_rows)
         self._is_flat = np.asarray(values).ndim == 1
         self.target_names_ = target_names(y, array.shape[1])
         self.n_outputs_ = array.shape[1]
-        self._target_sd = Standardiser.fit(array).scale
-        self._units = Standardiser.fit(array) if self._has_units else Standardiser.none(array)
+        self._target_sd = Standardiser.fit(array, weight).scale
+        self._units = Standardiser.fit(array, weight) if self._has_units else Standardiser.none(array)
         return self._units.transform(array)
 
     def _standardised(self, y, num_rows: int) -> np.ndarray:
@@ -205,13 +240,20 @@ class BSGPRegressor(RegressorMixin, BSGPEstimator):
             )
         rows = source.some_rows(2, 0) if isinstance(source, Store) else source.rows
         exposure = None if self.exposure is None else np.exp(rows.X[:, -1])
-        return self._noise.start(TrainingTargets(rows.y, self.precision, exposure))
+        return self._noise.start(TrainingTargets(rows.y, self.precision, exposure, rows.weight))
 
     def _without_offset(self, table, *, is_training):
         return without_exposure(table, self.exposure, is_training=is_training)
 
-    def _baselines(self, X, y):
-        return dict(regression_baselines(X, self._units.inverse(y)))
+    def _known_at(self, inputs: np.ndarray, noise_std) -> np.ndarray | None:
+        """Known noise variance of new measurements, `[N P]` in standardised units."""
+        return None if noise_std is None else self._known_variance(checked_noise_std(noise_std, inputs.shape[0]))
+
+    def _known_variance(self, noise_std):
+        return None if noise_std is None else known_variance(noise_std, self._units.scale)
+
+    def _baselines(self, X, y, weight):
+        return dict(regression_baselines(X, self._units.inverse(y), weight))
 
     def _target_state(self):
         return {

@@ -9,9 +9,9 @@ from bsgp.runtime.checks import check_option, check_positive
 PRECISIONS = ("float64", "float32")
 NOT_IN_CHECKPOINTS = (
     *("max_seconds", "mesh", "n_jobs", "warm_start", "checkpoint", "checkpoint_seconds", "resume", "verbose"),
-    "random_state",
+    *("random_state", "class_weight"),
 )
-"""Parameters in which a resumed run may differ from the one it resumes."""
+"""Parameters in which a resumed run may differ from the one it resumes. Weights belong to the data."""
 
 
 @dataclass(frozen=True)
@@ -19,6 +19,12 @@ class Settings(Options):
     """Parameters of `BSGPRegressor` and `BSGPClassifier`, checked against each other."""
 
     method: str = option("bsgp", "A method that `bsgp methods` lists.")
+    noise: str | None = option(
+        None,
+        "Noise of a regression: `gaussian`, `student`, `heteroskedastic`, `mixture`, `poisson`, `negative-binomial` or "
+        "`ordinal`. None: `gaussian`.",
+    )
+    likelihood: Any = option(None, "A `bsgp.models.AbstractLikelihood` of your own, instead of a noise by name.")
     exposure: Any = option(
         None,
         "Column with the exposure of each row, such as hours or persons, for counts: their mean is proportional to it.",
@@ -37,15 +43,12 @@ class Settings(Options):
 
     def __post_init__(self):
         from bsgp.methods.registry import METHODS
-        from bsgp.models.likelihoods.noises import NOISES
 
         super().__post_init__()
         method = METHODS[check_option("method", self.method, list(METHODS))]
         check_option("precision", self.precision, PRECISIONS)
         check_positive("checkpoint_seconds", self.checkpoint_seconds)
-        if self.exposure is not None and not (self.noise and NOISES[self.noise].takes_exposure):
-            counts = ", ".join(f"`{name}`" for name, noise in NOISES.items() if noise.takes_exposure)
-            raise ValueError(f"`exposure` is for counts, got the noise `{self.noise}`. Set `noise` to one of {counts}.")
+        self._check_noise()
         if self.resume and self.checkpoint is None:
             raise ValueError("`resume` must come with the folder of the run to resume. Pass it as `checkpoint`.")
         if self.checkpoint is not None and not method.can_checkpoint:
@@ -59,6 +62,28 @@ class Settings(Options):
                 f"`n_jobs` runs every chain on its own, got {self.n_jobs} with `checkpoint`, `mesh` or `warm_start`, "
                 "which keep them together. Leave it out."
             )
+
+    def _check_noise(self) -> None:
+        from bsgp.models.likelihoods.base import AbstractLikelihood
+        from bsgp.models.likelihoods.noises import NOISES
+
+        if self.noise is not None:
+            check_option("noise", self.noise, list(NOISES))
+        if self.likelihood is not None and not isinstance(self.likelihood, AbstractLikelihood):
+            raise ValueError(
+                f"`likelihood` must be a `bsgp.models.AbstractLikelihood`, got {type(self.likelihood).__name__}. "
+                f"Pass an instance, or one of {', '.join(NOISES)} as `noise`."
+            )
+        if self.noise is not None and self.likelihood is not None:
+            raise ValueError("`noise` and `likelihood` must not both be given, got both. Leave one out.")
+        if self.exposure is not None and not (self.noise and NOISES[self.noise].takes_exposure):
+            counts = ", ".join(f"`{name}`" for name, noise in NOISES.items() if noise.takes_exposure)
+            raise ValueError(f"`exposure` is for counts, got the noise `{self.noise}`. Set `noise` to one of {counts}.")
+
+    @classmethod
+    def of(cls, params: dict[str, Any]) -> "Settings":
+        """The settings among the parameters of an estimator, which may have others of its own."""
+        return cls(**{one.name: params[one.name] for one in fields(cls) if one.name in params})
 
     @property
     def is_parallel(self) -> bool:
@@ -76,4 +101,6 @@ class Settings(Options):
         def of_target(options: Options) -> Options:
             return replace(options, effort=1.0, thinning=None, max_seconds=None, mesh=None)
 
-        return self.method == other.method and of_target(self.options) == of_target(other.options)
+        model = ("method", "noise", "likelihood", "exposure")
+        is_same = all(getattr(self, name) == getattr(other, name) for name in model)
+        return is_same and of_target(self.options) == of_target(other.options)

@@ -48,13 +48,16 @@ class Conditional(NamedTuple):
 
 
 class Anchor(eqx.Module):
-    """Rows that define the coordinates of the last layer's u. Each counts `num_counted / n` times.
+    """Rows that define the coordinates of the last layer's u. Each counts `num_counted / n` times its weight.
 
     They pass through hidden layers by the layers' means: the map must be a function of the parameters alone.
     """
 
     X: Float[Array, "n D"]
     y: Float[Array, "n P"]
+    weight: Float[Array, " n"] | None = None
+    known_variance: Float[Array, "n P"] | None = None
+    """As in `Batch`."""
 
     @property
     def num_rows(self) -> int:
@@ -69,14 +72,26 @@ class Anchor(eqx.Module):
         """`conditional(...).log_evidence`, for callers that need its gradient and nothing else."""
         A, residual = self._whitened(model)
         assert isinstance(model.likelihood, Gaussian)  # for the type checker: `Target` takes no anchor otherwise
-        num_targets, times = self.y.shape[1], num_counted / self.num_rows
-        noise = jnp.broadcast_to(model.likelihood.noise_variance, (num_targets,))
+        times = num_counted / self.num_rows
 
-        def one_output(p):
-            evidence = jnp.asarray(log_evidence(A, self.y[:, p], objective.anchor_noise(residual, noise[p]), times))
-            return objective.evidence(evidence, residual, noise[p], times)
+        def one_output(p, noise):
+            variance = objective.anchor_noise(residual, noise)
+            evidence = jnp.asarray(log_evidence(A, self.y[:, p], variance, times, self.weight))
+            return objective.evidence(evidence, residual, noise, self._counted(times))
 
-        return reduce(jnp.add, map(one_output, range(num_targets)))
+        return reduce(jnp.add, [one_output(p, noise) for p, noise in enumerate(self._noise(model.likelihood))])
+
+    def _counted(self, times: float) -> float | Float[Array, " n"]:
+        """How often each row counts, its weight included."""
+        return times if self.weight is None else times * self.weight
+
+    def _noise(self, likelihood: Gaussian) -> list[Float[Array, "..."]]:
+        """Noise variance of each output, one for all rows or, with a known part, one for each row."""
+        num_targets = self.y.shape[1]
+        noise = jnp.broadcast_to(likelihood.noise_variance, (num_targets,))
+        if self.known_variance is None:
+            return [noise[p] for p in range(num_targets)]
+        return [noise[p] + self.known_variance[:, p] for p in range(num_targets)]
 
     def _whitened(self, model: DeepGP) -> tuple[list[Float[Array, "_ n"]], Float[Array, " n"]]:
         """`Layer.whitened` of the last layer at the anchor rows."""
@@ -93,9 +108,9 @@ class Anchor(eqx.Module):
         times: float,
         objective: AbstractObjective,
     ) -> Conditional:
-        """`conditional` from the last layer's `whitened` at the anchor rows, each of which counts `times` times."""
+        """`conditional` from the last layer's `whitened` at the anchor rows, which count `times` times their weight."""
         assert isinstance(likelihood, Gaussian)  # for the type checker: `Target` takes no anchor otherwise
-        whole = jnp.concatenate(A)
+        whole, times = jnp.concatenate(A), self._counted(times)
 
         def one_output(y, noise_variance):
             variance = objective.anchor_noise(residual, noise_variance)
@@ -108,9 +123,7 @@ class Anchor(eqx.Module):
             log_likelihood = objective.evidence(log_likelihood, residual, noise_variance, times)
             return mean, root, log_likelihood - jnp.sum(jnp.log(jnp.diag(root)))
 
-        num_targets = self.y.shape[1]
-        noise = jnp.broadcast_to(likelihood.noise_variance, (num_targets,))
-        outputs = [one_output(self.y[:, p], noise[p]) for p in range(num_targets)]
+        outputs = [one_output(self.y[:, p], noise) for p, noise in enumerate(self._noise(likelihood))]
         means, roots, log_evidence = zip(*outputs, strict=True)
         return Conditional(jnp.stack(means, axis=1), jnp.stack(roots), jnp.sum(jnp.stack(log_evidence)))
 

@@ -28,8 +28,13 @@ class ChunkInputs(NamedTuple):
 def batch_at(data: Batch | None, at: PyTree, dtype: DTypeLike) -> Batch:
     """Minibatch of one update. An empty array of row numbers stands for all rows."""
     if data is None:
-        return Batch(at.X.astype(dtype), at.y.astype(dtype))
-    return data if at.size == 0 else Batch(data.X[at], data.y[at])
+        return batch_of(jax.tree.map(lambda rows: rows.astype(dtype), at))
+    return data if at.size == 0 else jax.tree.map(lambda rows: rows[at], data)
+
+
+def batch_of(rows: Rows) -> Batch:
+    """Rows of a source as densities take them."""
+    return Batch(rows.X, rows.y, None, rows.weight, rows.known_variance)
 
 
 class MemoryBatches:
@@ -108,9 +113,9 @@ class StreamedBatches:
         return jnp.asarray(rows) if self._layout is None else self._layout.put_local_rows(rows, len(self._seeds))
 
     def _read(self, first: int, count: int) -> Rows:
-        """`X [C T B D]` and `y [C T B P]`, of the chains and shares of this process."""
+        """`X [C T B D]`, `y [C T B P]` and so on, of the chains and shares of this process."""
         rows = [_joined([share.read(first, count) for share in chain]) for chain in self._streams]
-        return Rows(*(np.stack(parts) for parts in zip(*rows, strict=True)))
+        return jax.tree.map(lambda *parts: np.stack(parts), *rows)
 
     def skip(self, num_batches: int) -> None:
         self.position += num_batches
@@ -144,7 +149,7 @@ def _joined(shares: list[Rows]) -> Rows:
     """Minibatches put together from their shares."""
     if len(shares) == 1:
         return shares[0]
-    return Rows(*(np.concatenate(parts, axis=1) for parts in zip(*shares, strict=True)))
+    return jax.tree.map(lambda *parts: np.concatenate(parts, axis=1), *shares)
 
 
 def _repeated(batches: np.ndarray, times: int, num_updates: int) -> np.ndarray:
@@ -154,10 +159,10 @@ def _repeated(batches: np.ndarray, times: int, num_updates: int) -> np.ndarray:
 def starting_rows(source: AbstractSource, key: Array) -> Rows:
     """Rows for the start of a fit, such as k-means: all rows in memory, or a random sample of those on disk."""
     if isinstance(source, ArraySource):
-        return Rows(source.X, source.y)
+        return source.rows
     seed = int(jax.random.randint(jax.random.fold_in(key, 0), (), 0, 2**31 - 1))
     rows = source.some_rows(MAX_FIRST_ROWS, seed)
-    return Rows(*(part.astype(jnp.result_type(float)) for part in rows))
+    return jax.tree.map(lambda part: part.astype(jnp.result_type(float)), rows)
 
 
 def minibatch_seeds(key: Array, num_chains: int) -> list[int]:

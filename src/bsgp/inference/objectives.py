@@ -38,16 +38,19 @@ class AbstractObjective(abc.ABC):
         """Integral of the likelihood over f given u, for each row and output."""
 
     @abc.abstractmethod
-    def anchor_noise(self, residual: Float[Array, " n"], noise_variance: Float[Array, ""]) -> Float[Array, " n"]:
-        """Variance of `y - A^T V` at rows whose prior variance is `residual` given u, under Gaussian noise."""
+    def anchor_noise(self, residual: Float[Array, " n"], noise_variance: Float[Array, "..."]) -> Float[Array, " n"]:
+        """Variance of `y - A^T V` at rows whose prior variance is `residual` given u, under Gaussian noise.
+
+        `noise_variance` is one number, or one per row.
+        """
 
     @abc.abstractmethod
     def evidence(
         self,
         log_evidence: Float[Array, ""],
         residual: Float[Array, " n"],
-        noise_variance: Float[Array, ""],
-        times: float,
+        noise_variance: Float[Array, "..."],
+        times: float | Float[Array, " n"],
     ) -> Float[Array, ""]:
         """Log evidence of Gaussian rows with `anchor_noise`, corrected; each row counts `times` times."""
 
@@ -97,7 +100,9 @@ class VFE(AbstractObjective):
         return jnp.broadcast_to(noise_variance, residual.shape)
 
     def evidence(self, log_evidence, residual, noise_variance, times):
-        return log_evidence - 0.5 * times * jnp.sum(residual) / noise_variance
+        if jnp.ndim(times) == jnp.ndim(noise_variance) == 0:
+            return log_evidence - 0.5 * times * jnp.sum(residual) / noise_variance
+        return log_evidence - 0.5 * jnp.sum(times * residual / noise_variance)
 
     def expected_row_terms(self, likelihood, y, mean, residual, spread):
         return likelihood.expected_log_prob(y, Marginals(mean, residual[:, None] + spread))
@@ -118,7 +123,7 @@ def expected_log_marginal(
 ) -> Float[Array, "N P"]:
     """`E log E p(y | f)`: inner expectation over `f ~ N(g, residual)`, outer one over g, given its marginals."""
     if isinstance(likelihood, Gaussian):
-        variance = residual[:, None] + likelihood.noise_variance[None, :]
+        variance = residual[:, None] + likelihood.variance_of_rows
         return -0.5 * (LOG_2PI + jnp.log(variance) + ((y - g.mean) ** 2 + g.variance) / variance)
     num_latent = g.mean.shape[1]
     if num_latent == 1:

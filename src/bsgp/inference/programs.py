@@ -71,7 +71,8 @@ def _batch(data: Batch | None, at: PyTree, dtype, mesh: Mesh | None) -> Batch:
     batch = batch_at(data, at, dtype)
     if mesh is None or _data_axis(mesh) is None:
         return batch
-    return Batch(batch.X, batch.y, Shard(jax.lax.axis_index(DATA), mesh.shape[DATA]))
+    shard = Shard(jax.lax.axis_index(DATA), mesh.shape[DATA])
+    return eqx.tree_at(lambda whole: whole.shard, batch, shard, is_leaf=lambda leaf: leaf is None)
 
 
 @eqx.filter_jit

@@ -12,13 +12,14 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, Float, PyTree
 
-from bsgp.data.store.sources import AbstractStreamedSource, ArraySource
+from bsgp.data.store.sources import AbstractSource, AbstractStreamedSource, ArraySource
 from bsgp.inference.anchor import Anchor, Conditional
 from bsgp.inference.objectives import FITC, AbstractObjective, as_objective
 from bsgp.models.batch import Batch
 from bsgp.models.deep_gp import DeepGP
 from bsgp.models.inducing_priors import AbstractInducingPrior
-from bsgp.models.likelihoods.gaussian_noise import Gaussian
+from bsgp.models.likelihoods.base import AbstractLikelihood
+from bsgp.models.likelihoods.gaussian_noise import Gaussian, with_known_variance
 from bsgp.models.linalg.conditional import mean_and_explained
 from bsgp.models.linalg.numerics import Marginals
 from bsgp.models.parameters import BLOCKS, block_of, default_priors, is_prior, leaf_name
@@ -50,6 +51,7 @@ class Target(eqx.Module):
     objective: AbstractObjective = eqx.field(static=True)
     treatment: tuple[tuple[str, str], ...] = eqx.field(static=True)
     power: float = eqx.field(static=True)
+    total_weight: float | None = eqx.field(static=True)
     anchor: Anchor | None
 
     def __init__(
@@ -61,12 +63,16 @@ class Target(eqx.Module):
         objective: str | AbstractObjective = FITC(),
         treatment: Mapping[str, str] | None = None,
         power: float = 1.0,
+        total_weight: float | None = None,
         anchor: Anchor | None = None,
     ):
         """`objective` is an objective or its name, "fitc" or "vfe".
 
         `power` raises the likelihood to a power: below 1 the data count for fewer rows than there are, and the
         posterior is wider by about the square root.
+
+        `total_weight` is the sum of the weights of all rows, if they have weights. It is the effective number of rows,
+        by which energies and gradients are divided; the weights themselves come with the batches.
 
         `anchor` changes the coordinates of the last layer's u, not the target; see `bsgp.inference.anchor`.
         """
@@ -77,13 +83,21 @@ class Target(eqx.Module):
         self.treatment = tuple(_check_treatment(treatment or {}).items())
         check_positive("power", power)
         self.power = float(power)
+        if total_weight is not None:
+            check_positive("total_weight", total_weight)
+        self.total_weight = total_weight
         self.anchor = anchor
         if anchor is not None:
             self._check_anchor()
 
     @property
     def num_counted(self) -> float:
-        """Effective number of rows, `power * num_data`. Energies and gradients are per effective row."""
+        """Effective number of rows, `power` times their number or total weight. Energies and gradients are per row."""
+        return self.power * (self.num_data if self.total_weight is None else self.total_weight)
+
+    @property
+    def scaled_to(self) -> float:
+        """Number of rows that a minibatch is scaled up to. A row's weight comes on top."""
         return self.power * self.num_data
 
     @property
@@ -102,25 +116,32 @@ class Target(eqx.Module):
 
     def data_of(self, X, y=None) -> Batch | AbstractStreamedSource:
         """All rows of arrays `X`, `y`, checked against the model, or a source on disk as it is."""
+        if isinstance(X, AbstractSource):
+            self._check_source(X)
         if isinstance(X, AbstractStreamedSource):
-            return self._checked(X)
+            return X
         return self.all_rows(*X.rows) if isinstance(X, ArraySource) else self.all_rows(X, y)
 
-    def all_rows(self, X, y) -> Batch:
+    def all_rows(self, X, y, weight=None, known_variance=None) -> Batch:
         """All rows of the data, checked against the model."""
         X = check_matrix("X", X, columns=self.model.num_inputs, rows=self.num_data)
         y = self.model.likelihood.check_targets(check_matrix("y", y, rows=X.shape[0]))
         X = jnp.asarray(X)
-        return Batch(X, jnp.asarray(y, X.dtype))
+        rest = jax.tree.map(lambda of_rows: jnp.asarray(of_rows, X.dtype), (weight, known_variance))
+        return Batch(X, jnp.asarray(y, X.dtype), None, *rest)
 
-    def _checked(self, source: AbstractStreamedSource) -> AbstractStreamedSource:
+    def _check_source(self, source: AbstractSource) -> None:
+        if source.total_weight != self.total_weight:
+            raise ValueError(
+                f"The source must have rows of total weight {self.total_weight}, got {source.total_weight}. "
+                "Build the target with `total_weight=source.total_weight`."
+            )
         expected, got = (self.num_data, self.model.num_inputs), (source.num_rows, source.num_inputs)
         if expected != got:
             raise ValueError(
                 f"The source must have {expected[0]} rows and {expected[1]} inputs, got {got[0]} and {got[1]}. "
                 "Build the target for this source."
             )
-        return source
 
     # -- blocks ------------------------------------------------------------------------------------------------
 
@@ -173,7 +194,7 @@ class Target(eqx.Module):
 
     def _conditional(self, model: DeepGP) -> Conditional:
         assert self.anchor is not None  # for the type checker
-        return self.anchor.conditional(model, self.num_counted, self.objective)
+        return self.anchor.conditional(model, self.scaled_to, self.objective)
 
     @property
     def integrates_u(self) -> bool:
@@ -198,35 +219,39 @@ class Target(eqx.Module):
         return sum(jax.tree.leaves(terms), start=jnp.zeros((), self.dtype))
 
     def log_likelihood(self, model: DeepGP, batch: Batch, key: Array) -> Float[Array, " B"]:
-        """Term of each row in the objective, outputs summed; hidden layers are drawn once."""
-        row_terms = self.objective.row_terms(model.likelihood)
-        return jnp.sum(row_terms(batch.y, model.propagate(batch.X, key, shard=batch.shard)), axis=1)
+        """Term of each row in the objective, weighted, outputs summed; hidden layers are drawn once."""
+        return jnp.sum(self._terms(model, batch, model.propagate(batch.X, key, shard=batch.shard)), axis=1)
+
+    def _terms(self, model: DeepGP, batch: Batch, f: Marginals) -> Float[Array, "B P"]:
+        """Weighted term of each row and output, given the marginals of f."""
+        likelihood: AbstractLikelihood = with_known_variance(model.likelihood, batch.known_variance)
+        return batch.weighted(self.objective.row_terms(likelihood)(batch.y, f))
 
     def log_joint(self, position: DeepGP, batch: Batch, key: Array) -> Float[Array, ""]:
         """Eq. 5 (FITC) or eq. 3 (VFE) on a minibatch, as a density over the sampled coordinates."""
         if self.anchor is not None:
             return self._anchored_log_joint(self.anchor, position, batch, key)
         model, log_det = self.constrain(position)
-        scale = self.num_counted / batch.X.shape[0]
+        scale = self.scaled_to / batch.X.shape[0]
         return self.log_prior(model) + log_det + scale * jnp.sum(self.log_likelihood(model, batch, key))
 
     def _anchored_log_joint(self, anchor: Anchor, position: DeepGP, batch: Batch, key: Array) -> Float[Array, ""]:
         """`log_joint` from one pass of batch and anchor rows together, which share every factorisation."""
         model, log_det = self._constrain_without_anchor(position)
         if self.integrates_u:  # xi stands for V, and its N(0, I) prior is the density of xi
-            evidence = anchor.log_evidence(model, self.num_counted, self.objective)
+            evidence = anchor.log_evidence(model, self.scaled_to, self.objective)
             return self.log_prior(model) + log_det + evidence
         num_rows = batch.X.shape[0]
         last = model.layers[-1]
         rows = jnp.concatenate([batch.X, anchor.X])
         A, residual = last.whitened(model.hidden(rows, key, num_drawn=num_rows, shard=batch.shard))
-        times = self.num_counted / anchor.num_rows
+        times = self.scaled_to / anchor.num_rows
         anchored = [a[:, num_rows:] for a in A], residual[num_rows:]
         conditional = anchor.conditional_at(*anchored, model.likelihood, times, self.objective)
         V = conditional.to_V(last.V)
         mean, _ = mean_and_explained([a[:, :num_rows] for a in A], V)
         f = Marginals(mean, jnp.broadcast_to(residual[:num_rows, None], mean.shape))
-        log_likelihood = self.num_counted / num_rows * jnp.sum(self.objective.row_terms(model.likelihood)(batch.y, f))
+        log_likelihood = self.scaled_to / num_rows * jnp.sum(self._terms(model, batch, f))
         return self.log_prior(_with_last_V(model, V)) + log_det + conditional.log_det + log_likelihood
 
     def _map_with_prior(self, function, tree):

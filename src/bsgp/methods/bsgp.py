@@ -237,6 +237,8 @@ BSGP = Method(
     can_use_mesh=True,
     can_temper=True,
     can_choose_kernel=True,
+    can_weight=True,
+    can_know_noise=True,
 )
 Z_OPTIMISED = replace(
     BSGP,

@@ -35,6 +35,7 @@ from bsgp.methods.svgp import SVGP, gaussian_model, optimised_target, start
 from bsgp.models.batch import Batch
 from bsgp.models.deep_gp import DeepGP
 from bsgp.models.layer import Layer
+from bsgp.models.likelihoods.gaussian_noise import with_known_variance
 from bsgp.models.linalg.numerics import Marginals
 from bsgp.posterior.posterior import Posterior
 from bsgp.runtime.checks import check_count, check_option, check_positive
@@ -223,9 +224,9 @@ def moment_matched_marginals(layer: Layer, X: Float[Array, "N D"], V: Float[Arra
 
 
 def bound(
-    model: DeepGP, pairs: AdversarialPairs, batch: Batch, key: Array, num_counted: int | float, num_noise: int
+    model: DeepGP, pairs: AdversarialPairs, batch: Batch, key: Array, num_rows: int | float, num_noise: int
 ) -> Float[Array, ""]:
-    """Log expected likelihood of a minibatch scaled to all rows, minus the estimated KL of every layer."""
+    """Log expected likelihood of a minibatch scaled to `num_rows` rows, minus the estimated KL of every layer."""
     X, kl = batch.X, jnp.zeros((), batch.X.dtype)
     for index, (layer, generator, discriminator) in enumerate(zip(model.layers, *pairs, strict=True)):
         draw_key, row_key, key = jr.split(key, 3)
@@ -234,8 +235,9 @@ def bound(
         f = moment_matched_marginals(layer, X, V)
         if index < model.depth - 1:
             X = f.mean + jnp.sqrt(f.variance) * jr.normal(row_key, f.mean.shape, f.mean.dtype)
-    log_likelihood = jnp.sum(model.likelihood.log_expected_prob(batch.y, f))
-    return num_counted / batch.X.shape[0] * log_likelihood - kl
+    likelihood = with_known_variance(model.likelihood, batch.known_variance)
+    log_likelihood = jnp.sum(batch.weighted(likelihood.log_expected_prob(batch.y, f)))
+    return num_rows / batch.X.shape[0] * log_likelihood - kl
 
 
 def total_discriminator_loss(model: DeepGP, pairs: AdversarialPairs, key: Array, num_noise: int) -> Float[Array, ""]:
@@ -285,7 +287,7 @@ def fit_implicit(
         def loss(free):
             gp, generators = free
             model, trained = gaussian_model(target, gp), AdversarialPairs(generators, discriminators)
-            total = bound(model, trained, batch, bound_key, target.num_counted, plan.num_noise)
+            total = bound(model, trained, batch, bound_key, target.scaled_to, plan.num_noise)
             return -(total + target.log_prior(model, without="u")) / target.num_counted
 
         value, (gp_gradient, generator_gradient) = jax.value_and_grad(loss)((gp, pairs.generators))
@@ -330,7 +332,7 @@ def moment_matched_model(model: DeepGP, pairs: AdversarialPairs, key: Array, num
 
 def _fit(task: Task) -> Fit:
     model_key, key = jr.split(task.key)
-    target = optimised_target(task.start_model(model_key), task.num_rows, FITC())
+    target = optimised_target(task.start_model(model_key), task.num_rows, FITC(), task.source.total_weight)
     # on few rows a log of expectations keeps overfitting after an expectation of logs would have settled
     plan = ImplicitPlan(num_steps=task.by_rows(1_500, 6_000))
     return fit_implicit(target, *task.rows, key, plan=plan, report=task.report, clock=task.clock)

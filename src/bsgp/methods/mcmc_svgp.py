@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array
 
+from bsgp.data.store.sources import as_source
 from bsgp.inference.anchor import Anchor
 from bsgp.inference.history import Report, silent
 from bsgp.inference.host_loop import Clock
@@ -19,10 +20,10 @@ from bsgp.inference.target import Target
 from bsgp.methods.fit import Fit
 from bsgp.methods.method import Method, Task
 from bsgp.methods.svgp import VariationalPlan, fit_variational, optimised_target, plan_of
+from bsgp.models.batch import Batch
 from bsgp.models.deep_gp import DeepGP
 from bsgp.models.likelihoods.gaussian_noise import Gaussian
 from bsgp.posterior.posterior import Posterior
-from bsgp.runtime.checks import check_matrix
 
 MAX_ROWS = 100_000
 """Limit on the number of rows, because every gradient uses all of them."""
@@ -47,20 +48,21 @@ def fit_mcmc_svgp(
     Under Gaussian noise, u is integrated out and NUTS samples kernel and noise only; u is then drawn given them.
     Chains that run in different processes must share an `optimise_key`: it determines Z, which defines their target.
     """
-    clock = clock or Clock()
-    X = check_matrix("X", X)
-    if X.shape[0] > MAX_ROWS:
+    clock, source = clock or Clock(), as_source(X, y)
+    num_rows = source.num_rows
+    if num_rows > MAX_ROWS:
         raise ValueError(
             f"`X` must have at most {MAX_ROWS:,} rows for `mcmc-svgp`, which uses all of them for every gradient, "
-            f'got {X.shape[0]:,}. Use `method="bsgp"`, which works on minibatches.'
+            f'got {num_rows:,}. Use `method="bsgp"`, which works on minibatches.'
         )
     own_optimise_key, start_key, sample_key, u_key = jr.split(key, 4)
-    variational_target = optimised_target(model, X.shape[0], VFE())
-    data = variational_target.all_rows(X, y)
+    variational_target = optimised_target(model, num_rows, VFE(), source.total_weight)
+    data = variational_target.data_of(source)
+    assert isinstance(data, Batch)  # for the type checker: the method takes rows in memory only
     optimised = fit_variational(
         variational_target,
-        X,
-        y,
+        source,
+        None,
         own_optimise_key if optimise_key is None else optimise_key,
         plan=optimisation,
         report=report,
@@ -68,8 +70,11 @@ def fit_mcmc_svgp(
         share=OPTIMISE_SHARE,
     )
     model = _point_estimate(optimised.posterior)
-    anchor = Anchor(data.X, data.y) if isinstance(model.likelihood, Gaussian) else None
-    target = Target(model, X.shape[0], objective=VFE(), treatment={"Z": "fix"}, anchor=anchor)
+    is_gaussian = isinstance(model.likelihood, Gaussian)
+    anchor = Anchor(data.X, data.y, data.weight, data.known_variance) if is_gaussian else None
+    target = Target(
+        model, num_rows, objective=VFE(), treatment={"Z": "fix"}, total_weight=source.total_weight, anchor=anchor
+    )
 
     integrates_u = target.integrates_u
 
@@ -81,14 +86,14 @@ def fit_mcmc_svgp(
     starts = scattered_starts(target, start_key, num_chains)
     if integrates_u:  # anchored coordinates of u are N(0, I) whatever kernel and noise are: they need no chain
         starts = _with_V(starts, None)
-    drawn = sample_nuts(log_density, starts, X.shape[0], sample_key, plan=plan, report=report, clock=clock)
+    drawn = sample_nuts(log_density, starts, num_rows, sample_key, plan=plan, report=report, clock=clock)
     positions = drawn.positions
     if integrates_u:
         shape = *jax.tree.leaves(positions)[0].shape[:2], *model.layers[0].V.shape
         positions = _with_V(positions, jr.normal(u_key, shape, data.X.dtype))
     stacked = stack_draws(target, positions, target.select(positions))
     # a gradient of the optimisation uses a minibatch, one of NUTS all rows: count both in passes over all rows
-    evaluations = optimised.history.evaluations * min(optimisation.batch_size, X.shape[0]) // X.shape[0]
+    evaluations = optimised.history.evaluations * min(optimisation.batch_size, num_rows) // num_rows
     optimise_history = replace(optimised.history, evaluations=evaluations)
     return Fit(Posterior(stacked), replace(optimise_history.then(drawn.history), seconds=clock.seconds))
 
@@ -132,4 +137,6 @@ MCMC_SVGP = Method(
     fit=_fit,
     has_chains=True,
     can_choose_kernel=True,
+    can_weight=True,
+    can_know_noise=True,
 )

@@ -58,6 +58,10 @@ class Method:
     """Whether it takes a power of the likelihood."""
     can_choose_kernel: bool = False
     """Whether it takes another kernel than RBF."""
+    can_weight: bool = False
+    """Whether it takes a weight for each row."""
+    can_know_noise: bool = False
+    """Whether it takes rows whose Gaussian noise is known in part."""
 
     @property
     def objective(self) -> str:
@@ -98,8 +102,10 @@ class Task:
 
     @property
     def rows(self) -> tuple[Any, np.ndarray | None]:
-        """Arrays `X`, `y`, or a source on disk and None."""
-        return self.source.rows if isinstance(self.source, ArraySource) else (self.source, None)
+        """Arrays `X`, `y`, or a source and None, if rows are on disk or have weights or known noise."""
+        source = self.source
+        is_plain = isinstance(source, ArraySource) and source.total_weight is None and not source.has_known_noise
+        return (source.X, source.y) if is_plain else (source, None)
 
     @property
     def num_rows(self) -> int:
@@ -123,8 +129,10 @@ class Task:
         if isinstance(likelihood, Gaussian):
             likelihood = Gaussian(jnp.full_like(likelihood.noise_variance, START_NOISE))
         num_inducing = min(self.options.num_inducing or NUM_INDUCING, self.num_rows)
+        first = starting_rows(self.source, key)
         return init_deep_gp(
-            starting_rows(self.source, key).X, likelihood, key,
+            first.X, likelihood, key,
             num_targets=self.source.num_targets, num_inducing=num_inducing, depth=self.options.depth,
             kernel=self.options.kernel,
+            weight=first.weight,
         )  # fmt: skip

@@ -35,12 +35,6 @@ class Options:
         "recipe's choice. Only bsgp and its ablations use it.",
     )
     """A name, or a `bsgp.models.AbstractInducingPrior`."""
-    noise: str | None = option(
-        None,
-        "Noise of a regression: `gaussian`, `student`, `heteroskedastic`, `mixture`, `poisson`, `negative-binomial` or "
-        "`ordinal`. None: `gaussian`.",
-    )
-    likelihood: Any = option(None, "A `bsgp.models.AbstractLikelihood` of your own, instead of a noise by name.")
     likelihood_power: float = option(
         1.0, "Power of the likelihood. Below 1 every row counts for less, and the posterior is wider."
     )
@@ -60,23 +54,12 @@ class Options:
         from bsgp.methods.bsgp import RECIPES
         from bsgp.models.inducing_priors import INDUCING_PRIORS
         from bsgp.models.kernel_choice import check_kernel
-        from bsgp.models.likelihoods.base import AbstractLikelihood
-        from bsgp.models.likelihoods.noises import NOISES
         from bsgp.runtime.mesh import mesh_shape
 
         check_count("depth", self.depth)
         check_kernel(self.kernel)
         check_option("objective", self.objective, list(OBJECTIVES))
         check_option("recipe", self.recipe, list(RECIPES))
-        if self.noise is not None:
-            check_option("noise", self.noise, list(NOISES))
-        if self.likelihood is not None and not isinstance(self.likelihood, AbstractLikelihood):
-            raise ValueError(
-                f"`likelihood` must be a `bsgp.models.AbstractLikelihood`, got {type(self.likelihood).__name__}. "
-                f"Pass an instance, or one of {', '.join(NOISES)} as `noise`."
-            )
-        if self.noise is not None and self.likelihood is not None:
-            raise ValueError("`noise` and `likelihood` must not both be given, got both. Leave one out.")
         check_positive("effort", self.effort)
         check_positive("likelihood_power", self.likelihood_power)
         if isinstance(self.inducing_prior, str):

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
@@ -129,6 +130,7 @@ def fit_with_recipe(
         depth=depth,
         kernel=kernel,
         start_variance=recipe.start_variance,
+        weight=first.weight,
     )  # fmt: skip
     target = Target(
         model,
@@ -138,6 +140,7 @@ def fit_with_recipe(
         objective=recipe.objective,
         treatment=recipe.treatment,
         power=recipe.likelihood_power,
+        total_weight=source.total_weight,
     )
     run = sample(
         target, source, None, sample_key,
@@ -169,10 +172,10 @@ def _start_noise(likelihood: Gaussian, recipe: Recipe) -> Gaussian:
 def _anchor(first: Rows, likelihood: AbstractLikelihood, recipe: Recipe, key: Array) -> Anchor | None:
     if recipe.num_anchor is None or not isinstance(likelihood, Gaussian):
         return None
-    rows = slice(None)
+    rows = first
     if recipe.num_anchor < len(first.X):
-        rows = np.asarray(jr.choice(key, len(first.X), (recipe.num_anchor,), replace=False))
-    return Anchor(jnp.asarray(first.X[rows]), jnp.asarray(first.y[rows]))
+        rows = first.take(np.asarray(jr.choice(key, len(first.X), (recipe.num_anchor,), replace=False)))
+    return Anchor(*jax.tree.map(jnp.asarray, rows))
 
 
 def _priors(model: DeepGP, recipe: Recipe, inducing_prior: AbstractInducingPrior | None) -> DeepGP:

@@ -19,7 +19,7 @@ from bsgp.methods.sghmc_dgp import SGHMC_DGP
 from bsgp.methods.svgp import FITC_SVGP, SVGP
 from bsgp.models.kernel_choice import TableKernel, is_plain_rbf
 from bsgp.models.likelihoods.base import AbstractLikelihood
-from bsgp.models.likelihoods.gaussian_noise import check_gaussian
+from bsgp.models.likelihoods.gaussian_noise import Gaussian, check_gaussian
 from bsgp.runtime.checks import check_option
 
 METHODS: dict[str, Method] = {
@@ -89,8 +89,27 @@ def check_method(
             f"`{method}` must have all rows in memory, got a source on disk. Pass fewer rows, or use "
             f"{_that('can_stream')}."
         )
+    if source is not None:
+        _check_rows(chosen, likelihood, source)
     if writes_checkpoints and not chosen.can_checkpoint:
         raise ValueError(f"`{method}` writes no checkpoints, got a folder for them. Use {_that('can_checkpoint')}.")
+
+
+def _check_rows(chosen: Method, likelihood: AbstractLikelihood, source: AbstractSource) -> None:
+    """A `ValueError` if rows have weights or known noise that a method or a likelihood cannot take."""
+    if source.total_weight is not None and not chosen.can_weight:
+        raise ValueError(
+            f"`{chosen.name}` counts every row once, got weights. Leave them out, or use {_that('can_weight')}."
+        )
+    if source.has_known_noise and not isinstance(likelihood, Gaussian):
+        raise ValueError(
+            f"`noise_std` must go with Gaussian noise, got a {type(likelihood).__name__} likelihood. Leave it out."
+        )
+    if source.has_known_noise and not chosen.can_know_noise:
+        raise ValueError(
+            f"`{chosen.name}` learns one noise for all rows, got `noise_std`. Leave it out, or use "
+            f"{_that('can_know_noise')}."
+        )
 
 
 def _that(capability: str) -> str:

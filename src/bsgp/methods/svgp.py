@@ -23,6 +23,7 @@ from bsgp.methods.fit import Fit
 from bsgp.methods.method import Method, Task
 from bsgp.models.batch import Batch
 from bsgp.models.deep_gp import DeepGP
+from bsgp.models.likelihoods.gaussian_noise import with_known_variance
 from bsgp.models.parameters import flat_priors
 from bsgp.posterior.posterior import Posterior
 from bsgp.runtime.checks import check_count, check_positive
@@ -84,13 +85,14 @@ def kl_to_prior(V: Float[Array, "M P"], root: Float[Array, "P M M"]) -> Float[Ar
 
 
 def elbo(
-    model: DeepGP, batch: Batch, key: Array, num_counted: int | float, objective: AbstractObjective
+    model: DeepGP, batch: Batch, key: Array, num_rows: int | float, objective: AbstractObjective
 ) -> Float[Array, ""]:
-    """Bound of a model with Gaussian V on a minibatch, scaled to all rows."""
+    """Bound of a model with Gaussian V on a minibatch, scaled to `num_rows` rows."""
     mean, residual, spread = model.layers[-1].parts(model.hidden(batch.X, key))
-    each = objective.expected_row_terms(model.likelihood, batch.y, mean, residual, spread)
+    likelihood = with_known_variance(model.likelihood, batch.known_variance)
+    each = batch.weighted(objective.expected_row_terms(likelihood, batch.y, mean, residual, spread))
     kl = sum(kl_to_prior(layer.V, layer.root) for layer in model.layers if layer.root is not None)
-    return num_counted / batch.X.shape[0] * jnp.sum(each) - kl
+    return num_rows / batch.X.shape[0] * jnp.sum(each) - kl
 
 
 def fit_variational(
@@ -110,7 +112,7 @@ def fit_variational(
 
     def loss(at, batch, step_key):
         model = gaussian_model(target, at)
-        bound = elbo(model, batch, step_key, target.num_counted, target.objective)
+        bound = elbo(model, batch, step_key, target.scaled_to, target.objective)
         return -(bound + target.log_prior(model, without="u")) / target.num_counted
 
     done = minimise(
@@ -120,13 +122,17 @@ def fit_variational(
     return Fit(Posterior.from_single(gaussian_model(target, done.state)), done.history)
 
 
-def optimised_target(model: DeepGP, num_rows: int, objective: AbstractObjective) -> Target:
+def optimised_target(
+    model: DeepGP, num_rows: int, objective: AbstractObjective, total_weight: float | None = None
+) -> Target:
     """Target of a method that optimises everything.
 
     FITC overfits few rows unless kernel and noise have the priors of bsgp. VFE is a bound, and better without.
     """
     priors = flat_priors(model) if objective.is_bound else None
-    return Target(model, num_rows, priors=priors, objective=objective, treatment=ALL_OPTIMISED)
+    return Target(
+        model, num_rows, priors=priors, objective=objective, treatment=ALL_OPTIMISED, total_weight=total_weight
+    )
 
 
 def plan_of(task: Task) -> VariationalPlan:
@@ -137,7 +143,9 @@ def plan_of(task: Task) -> VariationalPlan:
 def _fit(task: Task) -> Fit:
     model_key, key = jr.split(task.key)
     (objective,) = task.method.objectives
-    target = optimised_target(task.start_model(model_key), task.num_rows, OBJECTIVES[objective])
+    target = optimised_target(
+        task.start_model(model_key), task.num_rows, OBJECTIVES[objective], task.source.total_weight
+    )
     return fit_variational(target, *task.rows, key, plan=plan_of(task), report=task.report, clock=task.clock)
 
 
@@ -153,6 +161,8 @@ SVGP = Method(
     is_deep=True,
     can_stream=True,
     can_choose_kernel=True,
+    can_weight=True,
+    can_know_noise=True,
 )
 FITC_SVGP = replace(
     SVGP,

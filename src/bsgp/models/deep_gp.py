@@ -116,18 +116,19 @@ def linear_mean(X: np.ndarray, num_outputs: int) -> np.ndarray:
     return right[:num_outputs].T
 
 
-def kmeans_centres(X: np.ndarray, num_centres: int, seed: int) -> np.ndarray:
+def kmeans_centres(X: np.ndarray, num_centres: int, seed: int, weight: np.ndarray | None = None) -> np.ndarray:
     """k-means centres of X, from a random subset if it has more than `KMEANS_MAX_ROWS` rows."""
     from sklearn.cluster import KMeans
 
     if X.shape[0] > KMEANS_MAX_ROWS:
-        X = X[np.random.default_rng(seed).choice(X.shape[0], KMEANS_MAX_ROWS, replace=False)]
+        picked = np.random.default_rng(seed).choice(X.shape[0], KMEANS_MAX_ROWS, replace=False)
+        X, weight = X[picked], None if weight is None else weight[picked]
     distinct = np.unique(X, axis=0)
     if distinct.shape[0] <= num_centres:  # fewer distinct rows than centres: perturb copies slightly
         rng = np.random.default_rng(seed)
         copies = distinct[np.arange(num_centres) % distinct.shape[0]]
         return copies + 1e-2 * rng.standard_normal(copies.shape).astype(X.dtype)
-    return KMeans(num_centres, random_state=seed).fit(X).cluster_centers_.astype(X.dtype)
+    return KMeans(num_centres, random_state=seed).fit(X, sample_weight=weight).cluster_centers_.astype(X.dtype)
 
 
 def init_deep_gp(
@@ -142,12 +143,14 @@ def init_deep_gp(
     kernel: KernelChoice = RBF,
     start_variance: float = 0.1,
     jitter: float | None = None,
+    weight: np.ndarray | None = None,
 ) -> DeepGP:
     """A deep GP at the paper authors' initial values: Z from k-means of X (mapped by the linear means), V = 0.
 
     `kernel` is in words (`"linear + rbf"`), a kernel class, a function `(num_dims, dtype) -> AbstractKernel` for every
     layer, or a kernel for the first one. `start_variance` is the variance of every term of kernels in words and of
-    classes. `width` is the number of outputs of every hidden layer, D by default.
+    classes. `width` is the number of outputs of every hidden layer, D by default. Centres and linear means are those of
+    rows with a `weight [N]`, if given.
     """
     X = np.asarray(jnp.asarray(check_matrix("X", X)))  # float32 if JAX runs without float64
     X = X[:, :-1] if likelihood.has_exposure else X
@@ -167,11 +170,11 @@ def init_deep_gp(
     for index, (make_kernel, seed) in enumerate(zip(kernels, seeds, strict=True)):
         is_last = index == depth - 1
         num_outputs = num_latent if is_last else hidden_width
-        W = None if is_last else linear_mean(X, num_outputs)
+        W = None if is_last else linear_mean(X if weight is None else X * np.sqrt(weight)[:, None], num_outputs)
         layers.append(
             Layer(
                 kernel=make_kernel(X.shape[1], X.dtype),
-                Z=jnp.asarray(kmeans_centres(X, num_inducing, int(seed))),
+                Z=jnp.asarray(kmeans_centres(X, num_inducing, int(seed), weight)),
                 V=jnp.zeros((num_inducing, num_outputs), X.dtype),
                 W=None if W is None else jnp.asarray(W),
                 jitter=jitter,

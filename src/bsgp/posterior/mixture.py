@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, PyTree
 
 from bsgp.models.likelihoods.classes import Categorical
-from bsgp.models.linalg.numerics import log_mean_exp
+from bsgp.models.linalg.numerics import Marginals, log_mean_exp
 from bsgp.models.model import AbstractModel
 
 NUM_BISECTIONS = 60
@@ -26,10 +26,13 @@ class Tiling(NamedTuple):
     """Number of passes of all rows through each draw, each with new draws of the hidden layers."""
 
 
-def _map_draws(function: Callable, model: AbstractModel, tiling: Tiling, key: Array, X: Array):
+def _map_draws(
+    function: Callable, model: AbstractModel, tiling: Tiling, key: Array, X: Array, known: Array | None = None
+):
     """Stacks `function(draw, f)` over all draws and passes, where `f` are the latent marginals at X.
 
-    Each draw is factorised once, and X goes through it in tiles, so M x rows arrays exist for a single tile only.
+    Each draw is factorised once, and X goes through it in tiles, so M x rows arrays exist for a single tile only. The
+    `known` part of a Gaussian noise variance is added to that of f: nothing of y tells the two apart.
     """
 
     def one_draw(at):
@@ -39,7 +42,8 @@ def _map_draws(function: Callable, model: AbstractModel, tiling: Tiling, key: Ar
         def one_pass(pass_key):
             split = X.reshape(tiling.tiles, -1, X.shape[1]), jr.split(pass_key, tiling.tiles)
             f = jax.lax.map(lambda tile: draw.propagate(*tile, factors), split)
-            return function(draw, jax.tree.map(lambda a: a.reshape(X.shape[0], -1), f))
+            f = jax.tree.map(lambda a: a.reshape(X.shape[0], -1), f)
+            return function(draw, f if known is None else Marginals(f.mean, f.variance + known))
 
         return jax.lax.map(one_pass, jr.split(draw_key, tiling.passes))
 
@@ -53,35 +57,35 @@ def _repeat_draws(tree: PyTree, times: int) -> PyTree:
 
 
 @eqx.filter_jit
-def per_draw_moments(model, tiling, key, X):
+def per_draw_moments(model, tiling, key, X, known=None):
     """Mean and variance of y under every draw and pass."""
-    return tuple(_map_draws(lambda draw, f: draw.likelihood.predict(f), model, tiling, key, X))
+    return tuple(_map_draws(lambda draw, f: draw.likelihood.predict(f), model, tiling, key, X, known))
 
 
 @eqx.filter_jit
-def moments(model, tiling, key, X):
+def moments(model, tiling, key, X, known=None):
     """Mean and variance of the mixture."""
-    mean, variance = per_draw_moments(model, tiling, key, X)
+    mean, variance = per_draw_moments(model, tiling, key, X, known)
     return jnp.mean(mean, axis=0), jnp.mean(variance, axis=0) + jnp.var(mean, axis=0)
 
 
 @eqx.filter_jit
-def log_density(model, tiling, key, X, y):
+def log_density(model, tiling, key, X, y, known=None):
     """Log density of the mixture at y."""
-    each = _map_draws(lambda draw, f: draw.likelihood.log_expected_prob(y, f), model, tiling, key, X)
+    each = _map_draws(lambda draw, f: draw.likelihood.log_expected_prob(y, f), model, tiling, key, X, known)
     return log_mean_exp(each, axis=0)
 
 
 @eqx.filter_jit
-def cdf(model, tiling, key, X, y):
+def cdf(model, tiling, key, X, y, known=None):
     """Distribution function of the mixture at y."""
-    return jnp.mean(_map_draws(lambda draw, f: draw.likelihood.cdf(y, f), model, tiling, key, X), axis=0)
+    return jnp.mean(_map_draws(lambda draw, f: draw.likelihood.cdf(y, f), model, tiling, key, X, known), axis=0)
 
 
-def _samples(model, tiling, key, X, per_draw):
+def _samples(model, tiling, key, X, per_draw, known=None):
     """Draws of y, `per_draw` of every draw of the model, `[S N P]`; rows are drawn apart."""
     row_key, latent_key, noise_key = jr.split(key, 3)
-    latent = _repeat_draws(_map_draws(lambda draw, f: f, model, tiling, row_key, X), per_draw)  # [S N P]
+    latent = _repeat_draws(_map_draws(lambda draw, f: f, model, tiling, row_key, X, known), per_draw)  # [S N P]
     likelihoods = _repeat_draws(model.likelihood, tiling.passes * per_draw)
     f = latent.mean + jnp.sqrt(latent.variance) * jr.normal(latent_key, latent.mean.shape, X.dtype)
     keys = jr.split(noise_key, latent.mean.shape[0])
@@ -89,9 +93,9 @@ def _samples(model, tiling, key, X, per_draw):
 
 
 @eqx.filter_jit
-def crps(model, tiling, key, X, y, samples_per_draw):
+def crps(model, tiling, key, X, y, samples_per_draw, known=None):
     """`E|Y - y| - E|Y - Y'| / 2` from samples of y; the second mean, over pairs, comes from their order statistics."""
-    drawn = _samples(model, tiling, key, X, samples_per_draw)
+    drawn = _samples(model, tiling, key, X, samples_per_draw, known)
     num = drawn.shape[0]
     weights = jnp.asarray(2.0 * np.arange(1, num + 1) - num - 1.0, X.dtype)
     between = 2.0 * jnp.tensordot(weights, jnp.sort(drawn, axis=0), axes=1) / (num * max(num - 1.0, 1.0))
@@ -107,9 +111,9 @@ def quantiles_of_samples(model, tiling, key, X, levels, samples_per_draw):
 
 
 @eqx.filter_jit
-def quantiles(model, tiling, key, X, levels):
+def quantiles(model, tiling, key, X, levels, known=None):
     """Quantiles by bisection of the mixture's distribution function, within 40 standard deviations of its mean."""
-    latent = _map_draws(lambda draw, f: f, model, tiling, key, X)  # [S N P]
+    latent = _map_draws(lambda draw, f: f, model, tiling, key, X, known)  # [S N P]
     likelihoods = _repeat_draws(model.likelihood, tiling.passes)
 
     def distribution(y):
@@ -151,14 +155,14 @@ def sample_targets(model, X, keys):
 
 
 @eqx.filter_jit
-def at_targets(model, tiling, key, X, y):
+def at_targets(model, tiling, key, X, y, known=None):
     """Mean of the mixture, and its log density and distribution function at y."""
 
     def each(draw, f):
         likelihood = draw.likelihood
         return likelihood.predict(f).mean, likelihood.log_expected_prob(y, f), likelihood.cdf(y, f)
 
-    mean, log_density, cdf = _map_draws(each, model, tiling, key, X)
+    mean, log_density, cdf = _map_draws(each, model, tiling, key, X, known)
     return jnp.mean(mean, axis=0), log_mean_exp(log_density, axis=0), jnp.mean(cdf, axis=0)
 
 

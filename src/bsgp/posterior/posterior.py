@@ -12,6 +12,7 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array
 
+from bsgp.models.likelihoods.gaussian_noise import Gaussian
 from bsgp.models.linalg.numerics import Marginals
 from bsgp.models.model import AbstractModel
 from bsgp.models.parameters import leaf_name
@@ -49,7 +50,8 @@ class Posterior(eqx.Module):
     """A model whose arrays have leading axes [C S]: C chains of S draws. A point estimate is a single draw.
 
     Methods that take rows also take a key, because hidden layers are drawn. Rows are processed in chunks, so memory
-    does not grow with their number.
+    does not grow with their number. `known_variance [N P]` is the known part of the noise variance of new measurements
+    under a Gaussian likelihood, which adds to the learned one; without it, they have the learned one only.
     """
 
     model: AbstractModel
@@ -81,41 +83,42 @@ class Posterior(eqx.Module):
         """
         return NUM_PASSES if self.num_chains * self.num_draws == 1 and self.model.depth > 1 else 1
 
-    def predict(self, X, key: Array) -> Marginals:
+    def predict(self, X, key: Array, known_variance=None) -> Marginals:
         """Mean and variance of y under the mixture, `[N P]`. For classes the mean is their probability, `[N K]`."""
-        return Marginals(*self._by_rows(mixture.moments, key, X))
+        return Marginals(*self._by_rows(mixture.moments, key, X, known=known_variance))
 
-    def log_density(self, X, y, key: Array) -> np.ndarray:
+    def log_density(self, X, y, key: Array, known_variance=None) -> np.ndarray:
         """`log (1/S) sum_s p(y | x, draw s)`: the log density of the mixture per row and output, `[N P]`."""
-        return self._by_rows(mixture.log_density, key, X, y)
+        return self._by_rows(mixture.log_density, key, X, y, known=known_variance)
 
-    def at_targets(self, X, y, key: Array) -> AtTargets:
+    def at_targets(self, X, y, key: Array, known_variance=None) -> AtTargets:
         """Mean, log density and distribution function at the targets y, `[N P]`, in one pass: for regression scores."""
-        return AtTargets(*self._by_rows(mixture.at_targets, key, X, y))
+        return AtTargets(*self._by_rows(mixture.at_targets, key, X, y, known=known_variance))
 
     def log_probabilities(self, X, key: Array) -> np.ndarray:
         """Log probabilities of all classes, `[N K]`, accurate for probabilities near 0 and 1."""
         return self._by_rows(mixture.log_probabilities, key, X)
 
-    def quantiles(self, X, levels, key: Array) -> np.ndarray:
+    def quantiles(self, X, levels, key: Array, known_variance=None) -> np.ndarray:
         """Quantiles of the mixture, `[N P Q]`; those of counts are quantiles of 4,096 draws of y or more."""
         levels = np.atleast_1d(np.asarray(levels, np.float64))
         if levels.ndim != 1 or not ((levels > 0) & (levels < 1)).all():
             raise ValueError(
                 f"`levels` must lie between 0 and 1, got {levels.tolist()}. Pass for instance [0.05, 0.95]."
             )
-        if self.model.likelihood.cdf_is_slow:
+        if self.model.likelihood.cdf_is_slow and known_variance is None:
             per_draw = self._samples_per_draw(MIN_QUANTILE_SAMPLES)
             return self._by_rows(mixture.quantiles_of_samples, key, X, levels=levels, samples_per_draw=per_draw)
-        return self._by_rows(mixture.quantiles, key, X, levels=levels)
+        return self._by_rows(mixture.quantiles, key, X, known=known_variance, levels=levels)
 
-    def cdf(self, X, y, key: Array) -> np.ndarray:
+    def cdf(self, X, y, key: Array, known_variance=None) -> np.ndarray:
         """`P(Y <= y)` under the mixture, `[N P]`: uniform if the predictions are calibrated."""
-        return self._by_rows(mixture.cdf, key, X, y)
+        return self._by_rows(mixture.cdf, key, X, y, known=known_variance)
 
-    def crps(self, X, y, key: Array) -> np.ndarray:
+    def crps(self, X, y, key: Array, known_variance=None) -> np.ndarray:
         """Continuous ranked probability score of the mixture, `[N P]`: an unbiased estimate from samples of y."""
-        return self._by_rows(mixture.crps, key, X, y, samples_per_draw=self._samples_per_draw(MIN_CRPS_SAMPLES))
+        per_draw = self._samples_per_draw(MIN_CRPS_SAMPLES)
+        return self._by_rows(mixture.crps, key, X, y, known=known_variance, samples_per_draw=per_draw)
 
     def _samples_per_draw(self, wanted: int) -> int:
         return -(-wanted // (self.num_chains * self.num_draws * self.passes))
@@ -232,6 +235,15 @@ class Posterior(eqx.Module):
             X = np.concatenate([X, np.zeros((len(X), 1))], axis=1)
         return check_matrix("X", X, columns=self.model.num_inputs).astype(self._dtype)
 
+    def _check_known(self, known_variance, X: np.ndarray) -> np.ndarray:
+        if not isinstance(self.model.likelihood, Gaussian):
+            likelihood = type(self.model.likelihood).__name__
+            raise ValueError(
+                f"`known_variance` must go with Gaussian noise, got a {likelihood} likelihood. Leave it out."
+            )
+        known = check_matrix("known_variance", known_variance, rows=X.shape[0], columns=self.model.num_latent)
+        return known.astype(X.dtype)
+
     @property
     def _dtype(self):
         return jax.tree.leaves(self.model)[0].dtype
@@ -241,14 +253,15 @@ class Posterior(eqx.Module):
         """Context in which JAX uses the precision of the draws, independent of the caller's setting."""
         return jax.enable_x64(self._dtype == np.float64)
 
-    def _by_rows(self, function: Callable, key: Array, X, y=None, *, axis: int = 0, **options):
+    def _by_rows(self, function: Callable, key: Array, X, y=None, *, known=None, axis: int = 0, **options):
         """`function(model, tiling, key, X[, y])` on chunks of rows; concatenates the results along `axis`."""
         with self._precision:
-            return self._by_chunks(function, key, X, y, axis=axis, **options)
+            return self._by_chunks(function, key, X, y, known, axis=axis, **options)
 
-    def _by_chunks(self, function: Callable, key: Array, X, y=None, *, axis: int = 0, **options):
+    def _by_chunks(self, function: Callable, key: Array, X, y, known, *, axis: int = 0, **options):
         X = self._check_inputs(X)
         inputs = [X] if y is None else [X, check_matrix("y", y, rows=X.shape[0]).astype(X.dtype)]
+        known = None if known is None else self._check_known(known, X)
         num_rows = X.shape[0]
         num_tiles = -(-num_rows // ROWS_PER_TILE)
         num_chunks = -(-num_tiles // TILES_PER_CHUNK)
@@ -257,6 +270,8 @@ class Posterior(eqx.Module):
         flat, tiling, pieces = self._flat(), mixture.Tiling(tiles, self.passes), []
         for index, start in enumerate(range(0, num_rows, chunk)):
             rows = [_pad_rows(a[start : start + chunk], chunk) for a in inputs]
+            if known is not None:
+                options["known"] = _pad_rows(known[start : start + chunk], chunk)
             result = function(flat, tiling, jr.fold_in(key, index), *rows, **options)
             keep = (slice(None),) * axis + (slice(0, min(chunk, num_rows - start)),)
             pieces.append(jax.tree.map(lambda r, keep=keep: np.asarray(r[keep]), result))

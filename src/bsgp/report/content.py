@@ -165,9 +165,17 @@ def _objective(model: BSGPEstimator) -> str:
 
 
 def _notes(model: BSGPEstimator, quality: Quality | None) -> tuple[str, ...]:
-    """Notes on columns that were left out and values that were filled in."""
-    ignored = _about(model).get("ignored")
-    notes = [f"Ignored as requested: {listed(ignored)}."] if ignored else []
+    """Notes on columns that are no inputs and values that were filled in."""
+    about = _about(model)
+    roles = {
+        "Ignored as requested": "ignored",
+        "Weights of the rows": "weights",
+        "Known noise of the rows": "noise_std",
+    }
+    names = {
+        title: [about[role]] if role == "weights" else about[role] for title, role in roles.items() if about.get(role)
+    }
+    notes = [f"{title}: {listed(columns)}." for title, columns in names.items()]
     notes += [clean(note, NOTE_LIMIT) for note in model.notes_]
     notes += [f"In the test table: {clean(note, NOTE_LIMIT)}" for note in (quality.notes if quality else ())]
     if len(notes) > MAX_NOTES:

@@ -14,9 +14,11 @@ import numpy as np
 from bsgp.data.encoding.checks import LEAVE_OUT, NOT_NUMBERS, OddValue, check_range, find_odd_value, require
 from bsgp.data.encoding.feature import Feature
 from bsgp.data.encoding.standardise import Standardiser
+from bsgp.data.encoding.weighted import weighted_median, weighted_quantiles
 from bsgp.data.tables.columns import OBJECT_KINDS, Column, Table, column_from_values, quoted, shortened
 
 MAX_CATEGORIES = 50
+QUANTILES = (0.05, 0.95)
 MAX_FRACTIONS = 8
 """A column with more numbers like 2.75 than this holds numbers, and a word in it is a mistake."""
 
@@ -35,8 +37,8 @@ class ColumnFacts:
     """Whether all values are equal and none is missing."""
     identity: Hashable
     """Equal for two columns if they have equal values in all rows; true equals 1."""
-    counts: dict[str, int] = field(default_factory=dict)
-    """Number of rows with each value, for text, dates and durations."""
+    counts: Mapping[str, int | float] = field(default_factory=dict)
+    """Number of rows with each value, or their total weight, for text, dates and durations."""
     odd: OddValue | None = None
     """The first word among numbers, in a text column of mostly numbers."""
     # for numbers and booleans, with the meaning that they have in `Feature`
@@ -45,25 +47,33 @@ class ColumnFacts:
     scale: float = 1.0
     low: float = 0.0
     high: float = 1.0
+    total_weight: float | None = None
+    """Sum of the weights of all rows; None if every row counts once."""
+    missing_weight: float = 0.0
+    """Sum of the weights of rows without a value."""
 
     @classmethod
-    def of(cls, column: Column) -> "ColumnFacts":
+    def of(cls, column: Column, weight: np.ndarray | None = None) -> "ColumnFacts":
+        """The facts about a column of rows, of which each counts `weight [N]` times, if given."""
         missing = column.missing
         there = column.values[~missing]
         common = (column.kind, len(missing), int(missing.sum()))
+        weights, of_there = {}, None
+        if weight is not None:
+            of_there = weight[~missing]
+            weights = {"total_weight": float(weight.sum()), "missing_weight": float(weight[missing].sum())}
         if column.kind in OBJECT_KINDS:
-            counts = dict(Counter(there.tolist()))
+            counts = _counts(there, of_there)
             is_constant = len(counts) == 1 and not missing.any()
-            return cls(*common, is_constant, _fingerprint(column), counts, find_odd_value(column))
+            return cls(*common, is_constant, _fingerprint(column), counts, find_odd_value(column), **weights)
         if not there.size:
-            return cls(*common, False, _fingerprint(column))
-        fill = float(np.median(there) if column.kind == "number" else there.mean())
-        low, high = np.quantile(there, [0.05, 0.95]) if column.kind == "number" else (0.0, 1.0)
-        units = Standardiser.fit(np.where(missing, fill, column.values)[:, None])
+            return cls(*common, False, _fingerprint(column), **weights)
+        fill, low, high = location(there, of_there) if column.kind == "number" else (_mean(there, of_there), 0.0, 1.0)
+        units = Standardiser.fit(np.where(missing, fill, column.values)[:, None], weight)
         is_constant = not missing.any() and is_constant_range(there.min(), there.max())
         # plain floats: np.float64 may be written differently in JSON
-        moments = (fill, units.mean[0].item(), units.scale[0].item(), float(low), float(high))
-        return cls(*common, is_constant, _fingerprint(column), {}, None, *moments)
+        moments = (fill, units.mean[0].item(), units.scale[0].item(), low, high)
+        return cls(*common, is_constant, _fingerprint(column), {}, None, *moments, **weights)
 
     @property
     def reason_to_drop(self) -> str | None:
@@ -73,18 +83,41 @@ class ColumnFacts:
         return "constant" if self.is_constant else None
 
     def feature(self, name: str) -> Feature:
-        options: dict[str, Any] = {
-            "has_missing": self.num_missing > 0,
-            "missing_share": self.num_missing / self.num_rows,
-        }
+        total, missing = self.num_rows, self.num_missing
+        if self.total_weight is not None:
+            total, missing = self.total_weight, self.missing_weight
+        options: dict[str, Any] = {"has_missing": self.num_missing > 0, "missing_share": missing / total}
         if self.kind != "text":
             ends = {"low": self.low, "high": self.high}
             return Feature(name, self.kind, fill=self.fill, mean=self.mean, scale=self.scale, **ends, **options)
         levels = tuple(sorted(self.counts))
-        shares = tuple(self.counts[level] / self.num_rows for level in levels)
+        shares = tuple(self.counts[level] / total for level in levels)
         if len(levels) == 2 and not self.num_missing:
             options |= {"mean": shares[1], "scale": math.sqrt(shares[0] * shares[1])}
         return Feature(name, "category", levels, shares, **options)
+
+
+def _counts(values: np.ndarray, weight: np.ndarray | None) -> Mapping[str, int | float]:
+    """Number of rows with each value, or their total weight."""
+    if weight is None:
+        return dict(Counter(values.tolist()))
+    counts: dict[str, int | float] = {}
+    for value, one in zip(values.tolist(), weight.tolist(), strict=True):
+        counts[value] = counts.get(value, 0.0) + one
+    return counts
+
+
+def _mean(values: np.ndarray, weight: np.ndarray | None) -> float:
+    return float(values.mean() if weight is None else np.average(values, weights=weight))
+
+
+def location(values: np.ndarray, weight: np.ndarray | None) -> tuple[float, float, float]:
+    """Median, and the quantiles that reports plot."""
+    if weight is None:
+        low, high = np.quantile(values, QUANTILES)
+        return float(np.median(values)), float(low), float(high)
+    low, high = weighted_quantiles(values, QUANTILES, weight)
+    return weighted_median(values, weight), low, high
 
 
 def is_constant_range(low: float, high: float) -> bool:
@@ -113,12 +146,15 @@ class InputSchema:
     """Why each dropped column was left out: "constant", "same as `other`" or "all values are missing"."""
 
     @classmethod
-    def learn(cls, table: Table) -> tuple["InputSchema", list[Note]]:
-        """Learns the schema of a table of inputs. Returns it with notes for the user, one sentence each."""
+    def learn(cls, table: Table, weight: np.ndarray | None = None) -> tuple["InputSchema", list[Note]]:
+        """Learns the schema of a table of inputs. Returns it with notes for the user, one sentence each.
+
+        Each row counts `weight [N]` times, if given, for shares, medians, means and scales.
+        """
         for name, column in table.columns.items():
             if column.kind in ("number", "boolean"):
                 check_range(name, column.values)
-        return cls.from_facts({name: ColumnFacts.of(column) for name, column in table.columns.items()})
+        return cls.from_facts({name: ColumnFacts.of(column, weight) for name, column in table.columns.items()})
 
     @classmethod
     def from_facts(cls, facts: Mapping[str, ColumnFacts]) -> tuple["InputSchema", list[Note]]:

@@ -12,8 +12,13 @@ class Standardiser(NamedTuple):
     scale: np.ndarray
 
     @classmethod
-    def fit(cls, X: np.ndarray) -> "Standardiser":
-        mean, scale = X.mean(axis=0), X.std(axis=0)
+    def fit(cls, X: np.ndarray, weight: np.ndarray | None = None) -> "Standardiser":
+        """Mean and standard deviation of rows, of which each counts `weight [N]` times, if given."""
+        if weight is None:
+            mean, scale = X.mean(axis=0), X.std(axis=0)
+        else:
+            mean = np.average(X, axis=0, weights=weight)
+            scale = np.sqrt(np.average((X - mean) ** 2, axis=0, weights=weight))
         # by rounding, a constant column has a standard deviation of a few units in the last place
         constant = scale <= 8.0 * np.finfo(X.dtype).eps * np.maximum(np.abs(mean), np.finfo(X.dtype).tiny)
         return cls(mean, np.where(constant, 1.0, scale).astype(X.dtype))

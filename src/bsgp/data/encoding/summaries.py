@@ -7,7 +7,15 @@ from typing import Any
 import numpy as np
 
 from bsgp.data.encoding.checks import OddValue, check_range, reads_as_number
-from bsgp.data.encoding.schema import MAX_CATEGORIES, ColumnFacts, InputSchema, Note, check_usable, is_constant_range
+from bsgp.data.encoding.schema import (
+    MAX_CATEGORIES,
+    ColumnFacts,
+    InputSchema,
+    Note,
+    check_usable,
+    is_constant_range,
+    location,
+)
 from bsgp.data.tables.columns import OBJECT_KINDS, Column, Table, shortened
 
 SAMPLE_ROWS = 100_000
@@ -25,11 +33,14 @@ class ColumnSummary:
         self.kind: str | None = None
         """None until a value is seen."""
         self.num_rows = self.count = 0
+        self._total = self._missing = 0.0
+        """Weight of the values, and of the rows without one; equal to their number if rows have no weights."""
         self._origin = self._shift = self._squares = 0.0
         """The first value, the mean's distance from it, and the sum of squared deviations from the mean."""
         self.low, self.high = math.inf, -math.inf
         self.code_of: dict[str, int] = {}
-        self._word_counts = np.zeros(0, np.int64)
+        self._word_counts = np.zeros(0)
+        self._has_weights = False
         self.first_word: OddValue | None = None
         """The first value that is no number."""
         self._hash = 0
@@ -38,17 +49,23 @@ class ColumnSummary:
     def num_missing(self) -> int:
         return self.num_rows - self.count
 
-    def add(self, column: Column, weights: np.ndarray) -> np.ndarray:
-        """Adds a chunk. Returns its values as floats: numbers as they are, words as codes, NaN where missing."""
+    def add(self, column: Column, weights: np.ndarray, row_weight: np.ndarray | None = None) -> np.ndarray:
+        """Adds a chunk. Returns its values as floats: numbers as they are, words as codes, NaN where missing.
+
+        `weights` are those of the hash. Each row counts `row_weight` times, if given.
+        """
         is_text = column.values.dtype == object
         values = self._codes(column.values) if is_text else column.values
         missing = np.isnan(values)
         there = values[~missing] if missing.any() else values
+        of_there = None if row_weight is None else row_weight[~missing]
+        self._has_weights = row_weight is not None
+        self._missing += float(missing.sum() if row_weight is None else row_weight[missing].sum())
         if there.size:
             self.kind = _checked_kind(self.name, self.kind, column.kind)
-            self._add_moments(there)
+            self._add_moments(there, of_there)
         if is_text:
-            counts = np.bincount(there.astype(np.int64), minlength=len(self.code_of))
+            counts = np.bincount(there.astype(np.int64), of_there, minlength=len(self.code_of)).astype(np.float64)
             counts[: len(self._word_counts)] += self._word_counts
             self._word_counts = counts
         self._hash = (self._hash + _hashed(values, missing, weights)) % (1 << 64)
@@ -64,20 +81,23 @@ class ColumnSummary:
         lookup: dict[Any, float] = {None: math.nan, **self.code_of}
         return np.fromiter(map(lookup.__getitem__, words), np.float64, len(words))
 
-    def _add_moments(self, there: np.ndarray) -> None:
+    def _add_moments(self, there: np.ndarray, weight: np.ndarray | None) -> None:
         """Updates the moments by Chan's formula, relative to the first value: the mean of large offsets rounds."""
         if not self.count:
             self._origin = float(there[0])
         distances = there - self._origin
-        shift = float(distances.mean())
-        total = self.count + there.size
+        added = float(there.size if weight is None else weight.sum())
+        shift = float(distances.mean() if weight is None else (weight * distances).sum() / added)
+        total = self._total + added
         apart = shift - self._shift
         distances -= shift
-        squares = np.square(distances, out=distances).sum().item()  # not BLAS, whose threads wait for busy cores
-        self._squares += squares + apart**2 * self.count * there.size / total
-        self._shift += apart * there.size / total
+        squares = np.square(distances, out=distances)
+        if weight is not None:
+            squares *= weight
+        self._squares += squares.sum().item() + apart**2 * self._total * added / total  # no BLAS: its threads wait
+        self._shift += apart * added / total
         self.low, self.high = min(self.low, float(there.min())), max(self.high, float(there.max()))
-        self.count = total
+        self.count, self._total = self.count + there.size, total
 
     @property
     def mean(self) -> float:
@@ -85,41 +105,50 @@ class ColumnSummary:
         return self._origin + self._shift
 
     @property
-    def counts(self) -> dict[str, int]:
+    def counts(self) -> dict[str, float]:
+        """Number of rows with each word, or their total weight."""
         return dict(zip(self.code_of, self._word_counts.tolist(), strict=True))
 
     def odd_value(self, known: OddValue | None = None) -> OddValue | None:
         """The first word among numbers, if most values so far are numbers. `known` is used if no word was seen yet."""
         num_words = sum(count for value, count in self.counts.items() if not reads_as_number(value))
-        return (self.first_word or known) if num_words < 0.5 * self.count else None
+        return (self.first_word or known) if num_words < 0.5 * self._total else None
 
     def standardisation(self, fill: float = 0.0) -> tuple[float, float]:
         """Returns mean and scale with missing values replaced by `fill`, as `Standardiser` would."""
         filled = fill - self._origin
-        shift = (self.count * self._shift + self.num_missing * filled) / self.num_rows
-        apart = self.count * (self._shift - shift) ** 2 + self.num_missing * (filled - shift) ** 2
-        mean, scale = self._origin + shift, math.sqrt((self._squares + apart) / self.num_rows)
+        total = self._total + self._missing
+        shift = (self._total * self._shift + self._missing * filled) / total
+        apart = self._total * (self._shift - shift) ** 2 + self._missing * (filled - shift) ** 2
+        mean, scale = self._origin + shift, math.sqrt((self._squares + apart) / total)
         limits = np.finfo(np.float64)
         return mean, 1.0 if scale <= 8.0 * limits.eps * max(abs(mean), limits.tiny) else scale
 
-    def facts(self, sample: np.ndarray, known_odd: OddValue | None = None) -> ColumnFacts:
+    def facts(
+        self, sample: np.ndarray, known_odd: OddValue | None = None, sample_weight: np.ndarray | None = None
+    ) -> ColumnFacts:
         """Returns the facts that decide the column's feature. `sample` holds values of random rows, for quantiles."""
+        weights: dict[str, Any] = {}
+        if self._has_weights:
+            weights = {"total_weight": self._total + self._missing, "missing_weight": self._missing}
         kind = self.kind or "number"
         common = (kind, self.num_rows, self.num_missing)
         identity = (kind in OBJECT_KINDS, self._hash, tuple(self.code_of))
         if kind in OBJECT_KINDS:
             is_constant = len(self.code_of) == 1 and not self.num_missing
-            return ColumnFacts(*common, is_constant, identity, self.counts, self.odd_value(known_odd))
+            return ColumnFacts(*common, is_constant, identity, self.counts, self.odd_value(known_odd), **weights)
         if not self.count:
-            return ColumnFacts(*common, False, identity)
+            return ColumnFacts(*common, False, identity, **weights)
         fill, low, high = self.mean, 0.0, 1.0
         if kind == "number":
-            there = sample[~np.isnan(sample)]
+            is_there = ~np.isnan(sample)
             # if values are so rare that the sample has none, use the statistics of all rows
-            low, high = np.quantile(there, [0.05, 0.95]).tolist() if there.size else (self.low, self.high)
-            fill = float(np.median(there)) if there.size else self.mean
+            low, high = self.low, self.high
+            if is_there.any():
+                fill, low, high = location(sample[is_there], None if sample_weight is None else sample_weight[is_there])
         is_constant = not self.num_missing and is_constant_range(self.low, self.high)
-        return ColumnFacts(*common, is_constant, identity, {}, None, fill, *self.standardisation(fill), low, high)
+        moments = (fill, *self.standardisation(fill), low, high)
+        return ColumnFacts(*common, is_constant, identity, {}, None, *moments, **weights)
 
 
 def _checked_kind(name: str, before: str | None, kind: str) -> str:
@@ -190,28 +219,33 @@ class TableSummary:
         self._odd = dict(odd or {})
         draws, weights = np.random.default_rng([seed, 0]), np.random.default_rng([seed, 1])
         size = min(sample_rows, max(1000, _SAMPLE_CELLS // max(len(names), 1)))
-        self._sample = RowSample(size, len(names), draws)
+        self._sample = RowSample(size, len(names) + 1, draws)  # the last column holds the weights of the rows
         self._weights = weights
+        self.total_weight: float | None = None
+        """Sum of the weights of all rows; None if they have none."""
 
-    def add(self, chunk: Table) -> list[np.ndarray]:
+    def add(self, chunk: Table, row_weight: np.ndarray | None = None) -> list[np.ndarray]:
         """Adds a chunk. Returns its columns as floats: numbers as they are, words as codes, NaN where missing."""
+        if row_weight is not None:
+            self.total_weight = (self.total_weight or 0.0) + float(row_weight.sum())
         weights = self._weights.integers(0, 1 << 64, chunk.num_rows, dtype=np.uint64, endpoint=False) | np.uint64(1)
         values = []
         for name, summary in self.columns.items():
             column = chunk.columns[name]
             if column.kind in ("number", "boolean"):
                 check_range(name, column.values, self.num_rows)
-            values.append(summary.add(column, weights))
+            values.append(summary.add(column, weights, row_weight))
             if len(summary.code_of) > MAX_CATEGORIES:  # later chunks cannot help
                 check_usable(name, summary.facts(np.empty(0), self._odd.get(name)))
         if values:
-            self._sample.add(values)
+            self._sample.add([*values, np.ones(chunk.num_rows) if row_weight is None else row_weight])
         self.num_rows += chunk.num_rows
         return values
 
     def facts(self) -> dict[str, ColumnFacts]:
+        weight = None if self.total_weight is None else self._sample.column(len(self.columns))
         return {
-            name: one.facts(self._sample.column(at), self._odd.get(name))
+            name: one.facts(self._sample.column(at), self._odd.get(name), weight)
             for at, (name, one) in enumerate(self.columns.items())
         }
 

@@ -86,14 +86,14 @@ class TargetSummary:
         self._code_of: dict[float, int] = {}
         """Codes of the classes that are numbers or booleans, in order of appearance."""
 
-    def add(self, chunk: Table) -> list[np.ndarray]:
+    def add(self, chunk: Table, row_weight: np.ndarray | None = None) -> list[np.ndarray]:
         """Adds a chunk. Returns its columns as floats: the numbers of a regression, the codes of classes."""
         columns = chunk.select(self.names).columns
         targets = Targets(columns, before=self._columns[self.names[0]].num_rows)
         self.task = task_of(targets, self._wanted)
         targets.check(self.task, self._odd)
         weights = np.ones(chunk.num_rows, np.uint64)
-        values = [self._columns[name].add(column, weights) for name, column in columns.items()]
+        values = [self._columns[name].add(column, weights, row_weight) for name, column in columns.items()]
         if self.task == "regression":
             return values
         name = self.names[0]

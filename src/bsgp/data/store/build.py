@@ -72,24 +72,28 @@ class StoreBuilder:
     def __init__(self, source: SourceFiles, cache: Path, key: str, sizes: Sizes, say: Callable[[str], None]):
         self._source, self._cache, self._key, self._sizes, self._say = source, cache, key, sizes, say
 
-    def build(self, folder: Path, targets: Sequence[str], ignore: Sequence[str], task: str | None) -> None:
+    def build(
+        self, folder: Path, targets: Sequence[str], ignore: Sequence[str], weights: str | None, task: str | None
+    ) -> None:
         temporary = self._cache / f".{self._key[:8]}-{uuid.uuid4().hex}.part"
         try:
             self._cache.mkdir(parents=True, exist_ok=True)
             _remove_stale(self._cache)
             temporary.mkdir()
-            self._fill(temporary, targets, ignore, task)
+            self._fill(temporary, targets, ignore, weights, task)
             _move(temporary, folder)
         except OSError as error:
             raise self._explain(error) from None
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
 
-    def _fill(self, temporary: Path, targets: Sequence[str], ignore: Sequence[str], task: str | None) -> None:
+    def _fill(
+        self, temporary: Path, targets: Sequence[str], ignore: Sequence[str], weights: str | None, task: str | None
+    ) -> None:
         started = time.monotonic()
         try:
             conversion = convert(
-                self._source.path, temporary / ROWS, targets=targets, ignore=ignore, task=task,
+                self._source.path, temporary / ROWS, targets=targets, ignore=ignore, weights=weights, task=task,
                 seed=int(self._key[:16], 16), sizes=self._sizes, say=self._say,
             )  # fmt: skip
         except ValueError:
@@ -131,6 +135,7 @@ def _description(conversion: Conversion, key: str, files: list[str]) -> dict[str
         "task": conversion.task,
         "targets": conversion.target_state.to_json(),
         "notes": conversion.notes,
+        "total_weight": conversion.total_weight,
     }
 
 

@@ -17,12 +17,14 @@ from typing import IO, Any
 
 import numpy as np
 
-from bsgp.data.encoding.checks import LEAVE_OUT, OddValue, reads_as_number
+from bsgp.data.encoding.checks import OddValue, reads_as_number
 from bsgp.data.encoding.feature import Feature
-from bsgp.data.encoding.schema import InputSchema, Note
+from bsgp.data.encoding.schema import InputSchema
 from bsgp.data.encoding.summaries import TableSummary, combined_kind
 from bsgp.data.encoding.target_summary import TargetState, TargetSummary
 from bsgp.data.encoding.targets import targets_of
+from bsgp.data.encoding.weight_columns import left_out_note, weights_in
+from bsgp.data.store.packing import Packing
 from bsgp.data.tables.chunks import CHUNK_ROWS, estimate_size, read_chunks, table_columns
 from bsgp.data.tables.columns import Column, Table, all_missing, shortened
 
@@ -53,7 +55,9 @@ class Conversion:
     schema: InputSchema
     task: str
     target_state: TargetState
-    notes: list[Note]
+    notes: list[str]
+    total_weight: float | None
+    """Sum of the weights of all rows; None if they have none."""
 
 
 def convert(
@@ -62,31 +66,42 @@ def convert(
     *,
     targets: Sequence[str],
     ignore: Sequence[str],
+    weights: str | None,
     task: str | None,
     seed: int,
     sizes: Sizes,
     say: Callable[[str], None],
 ) -> Conversion:
-    """Writes the rows of a table, inputs before targets, to `rows_file`. Its folder holds the buckets meanwhile."""
+    """Writes the rows of a table, inputs, targets and a weight if there are any, to `rows_file`.
+
+    Its folder holds the buckets meanwhile.
+    """
     empty = Table({name: all_missing(0) for name in table_columns(path)}, 0)
-    names = list(targets_of(empty.without(ignore), targets)[1].columns)  # raises on unknown names
+    inputs = targets_of(empty.without(ignore), targets)[1]  # raises on unknown names
+    names = list((inputs if weights is None else inputs.without([weights])).columns)
     rng = np.random.default_rng(seed)
-    first = _FirstPass(path, names, list(targets), task, sizes, _Progress(path.name, say))
+    first = _FirstPass(path, names, list(targets), weights, task, sizes, _Progress(path.name, say))
     buckets = first.run(rows_file.parent, rng)
     schema, notes = first.inputs.schema()
     state = first.targets.state()
-    width = schema.width + len(targets)
+    num_packed = len(first.packings) + (weights is not None)
+    width = schema.width + num_packed - len(names)
     block_rows = min(sizes.block_rows, max(1, _BLOCK_BYTES // (4 * width)))
     encode = _Encoder(schema, state, first)
     say(f"Shuffling {path.name}: {first.inputs.num_rows:,} rows of {schema.width} inputs.")
     with rows_file.open("wb") as file:
         blocks = _BlockWriter(file, block_rows * width * 4)
-        for rows in _shuffled(buckets, len(names) + len(targets), rng, sizes):
+        for rows in _shuffled(buckets, num_packed, rng, sizes):
             blocks.write(encode(rows))
         blocks.finish()
         file.flush()
         os.fsync(file.fileno())
-    return Conversion(first.inputs.num_rows, block_rows, blocks.checksums, schema, state.task, state, notes)
+    if first.num_left_out:
+        notes = [left_out_note(first.num_left_out), *notes]
+    total_weight = first.inputs.total_weight
+    return Conversion(
+        first.inputs.num_rows, block_rows, blocks.checksums, schema, state.task, state, list(notes), total_weight
+    )
 
 
 class _Progress:
@@ -110,9 +125,17 @@ class _FirstPass:
     """Summarises all columns, and writes all rows to random buckets as float32."""
 
     def __init__(
-        self, path: Path, names: list[str], targets: list[str], task: str | None, sizes: Sizes, progress: _Progress
+        self,
+        path: Path,
+        names: list[str],
+        targets: list[str],
+        weights: str | None,
+        task: str | None,
+        sizes: Sizes,
+        progress: _Progress,
     ):
         self._path, self._names, self._target_names, self._task = path, names, targets, task
+        self._weights = weights
         self._sizes, self._progress = sizes, progress
         self._kinds: dict[str, str] = {}
         self._odd: dict[str, OddValue] = {}
@@ -121,6 +144,8 @@ class _FirstPass:
     def _start_over(self) -> None:
         self._seen: dict[str, str] = {}
         self._before = 0
+        self.num_left_out = 0
+        """Rows of weight zero."""
         self.inputs = TableSummary(self._names, odd=self._odd)
         self.targets = TargetSummary(self._target_names, self._task, odd=self._odd)
         self.packings = [Packing(name) for name in (*self._names, *self._target_names)]
@@ -138,21 +163,40 @@ class _FirstPass:
             self._start_over()
 
     def _chunks(self) -> Iterator[Table]:
-        names = [*self._names, *self._target_names]
+        names = [*self._names, *self._target_names, *([] if self._weights is None else [self._weights])]
         return read_chunks(self._path, columns=names, kinds=self._kinds, rows=self._sizes.chunk_rows)
 
     def _read(self, chunks: Iterator[Table], buckets: "_Buckets", rng: np.random.Generator) -> bool:
         """Reads all rows. Returns False as soon as a column changes its kind."""
         for chunk in chunks:
+            weight = None
+            if self._weights is not None:
+                chunk, weight = self._without_zeros(chunk, self._weights)
             if self._changed(chunk):
                 return False
-            values = [*self.inputs.add(chunk), *self.targets.add(chunk)]
-            packed = np.empty((chunk.num_rows, len(values)), np.float32)
+            if not chunk.num_rows:
+                continue
+            values = [*self.inputs.add(chunk, weight), *self.targets.add(chunk, weight)]
+            packed = np.empty((chunk.num_rows, len(values) + (weight is not None)), np.float32)
             for at, (packing, one) in enumerate(zip(self.packings, values, strict=True)):
                 packed[:, at] = packing.pack(one)
+            if weight is not None:
+                packed[:, -1] = weight
             buckets.scatter(packed, rng)
             self._progress.rows(self.inputs.num_rows)
+        if self.inputs.num_rows == 0 and self.num_left_out:
+            raise ValueError(
+                f"`{self._weights}` must be above zero in some row, got zeros only. Choose another column."
+            )
         return True
+
+    def _without_zeros(self, chunk: Table, name: str) -> tuple[Table, np.ndarray]:
+        """The rows of a chunk whose weight is not zero, without the column of weights, and their weights."""
+        weight = weights_in(chunk, name, self.inputs.num_rows + self.num_left_out)
+        weight = weight.astype(np.float32).astype(np.float64)  # as the store holds them
+        kept = np.flatnonzero(weight)
+        self.num_left_out += len(weight) - len(kept)
+        return chunk.without([name]).take(kept), weight[kept]
 
     def _find_kinds(self, chunks: Iterator[Table]) -> None:
         """Reads the remaining rows for the kinds of their columns, so that one restart is enough."""
@@ -187,39 +231,6 @@ def _has_values(column: Column) -> bool:
     if column.values.dtype == object:
         return any(value is not None for value in column.values)
     return not np.isnan(column.values).all()
-
-
-class Packing:
-    """Stores a float64 column as float32 relative to a centre, so that timestamps and other offsets keep their digits.
-
-    The centre is the median of the first chunk. It is close to the mean of all rows, relative to their spread, so the
-    rounding error is small relative to the spread. The scale is a power of two that keeps extreme numbers in range.
-    """
-
-    def __init__(self, name: str):
-        self._name = name
-        self._centre: float | None = None
-        self._scale: float | None = None
-
-    def pack(self, values: np.ndarray) -> np.ndarray:
-        if self._centre is None:
-            there = values[~np.isnan(values)]
-            self._centre = float(np.median(there)) if there.size else None
-        apart = values - (self._centre or 0.0)
-        if self._scale is None:
-            largest = float(np.fmax.reduce(np.abs(apart), initial=0.0))
-            self._scale = 2.0 ** math.frexp(largest)[1] if largest else None
-        with np.errstate(over="ignore"):
-            packed = (apart / (self._scale or 1.0)).astype(np.float32)
-        if np.isinf(packed).any():
-            raise ValueError(
-                f"`{shortened(self._name)}` must hold numbers of similar size, got some 1e38 times larger than others. "
-                f"Take their logarithms, or {LEAVE_OUT}."
-            )
-        return packed
-
-    def unpack(self, packed: np.ndarray) -> np.ndarray:
-        return packed.astype(np.float64) * (self._scale or 1.0) + (self._centre or 0.0)
 
 
 class _Buckets:
@@ -271,7 +282,8 @@ class _Encoder:
     """Turns packed rows of the first pass into rows of the store: encoded inputs before encoded targets."""
 
     def __init__(self, schema: InputSchema, state: TargetState, first: _FirstPass):
-        self._width = schema.width + len(state.names)
+        self._num_targets = len(state.names)
+        self._target_at = schema.width
         self._inputs: list[tuple[int, slice, Feature, np.ndarray | None]] = []
         self._packings = first.packings
         at_of = {name: at for at, name in enumerate(first.inputs.columns)}
@@ -286,7 +298,8 @@ class _Encoder:
         self._first_target = len(at_of)
 
     def __call__(self, rows: np.ndarray) -> np.ndarray:
-        encoded = np.empty((len(rows), self._width), np.float32)
+        num_weights = rows.shape[1] - self._first_target - self._num_targets
+        encoded = np.empty((len(rows), self._target_at + self._num_targets + num_weights), np.float32)
         columns = np.ascontiguousarray(rows.T)
         for at, places, feature, positions in self._inputs:
             values = self._packings[at].unpack(columns[at])
@@ -300,7 +313,9 @@ class _Encoder:
                 values = _lookup(values, self._classes)
             else:
                 values = (values - self._state.mean[index]) / self._state.scale[index]
-            encoded[:, self._width - len(self._state.names) + index] = values
+            encoded[:, self._target_at + index] = values
+        if num_weights:
+            encoded[:, -1] = columns[-1]
         return encoded
 
 

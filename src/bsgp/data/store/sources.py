@@ -15,6 +15,14 @@ class Rows(NamedTuple):
 
     X: np.ndarray
     y: np.ndarray
+    weight: np.ndarray | None = None
+    """How many times each row counts, `[N]`, above zero; None: once each."""
+    known_variance: np.ndarray | None = None
+    """Known part of the noise variance of each row and target, `[N P]`, standardised as `y`; None: none."""
+
+    def take(self, picked: np.ndarray) -> "Rows":
+        """Some of the rows."""
+        return Rows(*(None if part is None else part[picked] for part in self))
 
 
 class AbstractStream(abc.ABC):
@@ -33,6 +41,10 @@ class AbstractSource(abc.ABC):
     num_rows: int
     num_inputs: int
     num_targets: int
+    total_weight: float | None = None
+    """Sum of the weights of all rows; None if they have none, so that each counts once."""
+    has_known_noise: bool = False
+    """Whether rows come with a known part of their noise variance."""
 
     @property
     @abc.abstractmethod
@@ -56,28 +68,46 @@ class AbstractStreamedSource(AbstractSource):
 
 
 class ArraySource(AbstractSource):
-    """Arrays in memory as a source."""
+    """Arrays in memory as a source. `weight [N]` and `known_variance [N P]` are those of `Rows`."""
 
-    def __init__(self, X: np.ndarray, y: np.ndarray):
+    def __init__(
+        self,
+        X: np.ndarray,
+        y: np.ndarray,
+        weight: np.ndarray | None = None,
+        known_variance: np.ndarray | None = None,
+    ):
         self.X, self.y = X, y
         self.num_rows, self.num_inputs = X.shape
         self.num_targets = y.shape[1]
+        self.weight, self.known_variance = weight, known_variance
+        self.has_known_noise = known_variance is not None
+        if weight is not None:
+            _check_all_positive(weight)
+            self.total_weight = float(weight.sum(dtype=np.float64))
 
     @property
     def rows(self) -> Rows:
-        return Rows(self.X, self.y)
+        return Rows(self.X, self.y, self.weight, self.known_variance)
 
     @cached_property
     def fingerprint(self) -> str:
         digest = hashlib.sha256()
-        for array in (self.X, self.y):
-            digest.update(f"{array.dtype.str} {array.shape}".encode())
-            digest.update(np.ascontiguousarray(array).data)
+        for name, array in self.rows._asdict().items():
+            if array is not None:
+                label = "" if name in ("X", "y") else f"{name} "
+                digest.update(f"{label}{array.dtype.str} {array.shape}".encode())
+                digest.update(np.ascontiguousarray(array).data)
         return digest.hexdigest()
 
     def some_rows(self, count: int, seed: int) -> Rows:
         picked = np.random.default_rng(seed).permutation(self.num_rows)[:count]
-        return Rows(self.X[picked], self.y[picked])
+        return self.rows.take(picked)
+
+
+def _check_all_positive(weight: np.ndarray) -> None:
+    if not (np.isfinite(weight) & (weight > 0)).all():
+        raise ValueError(f"`weight` must be above zero in every row, got {weight.min()}. Leave such rows out.")
 
 
 def as_source(X: Any, y: Any = None) -> AbstractSource:

@@ -1,12 +1,13 @@
 """Stores: tables converted once to shuffled rows of numbers on disk, of which any block can be read directly.
 
-A store is a folder. `rows.f32` holds float32 rows, inputs before targets, in blocks of equal length; `store.json` holds
-their schema and the checksum of every block.
+A store is a folder. `rows.f32` holds float32 rows in blocks of equal length: inputs, targets and, if rows have weights,
+the weight. `store.json` holds their schema and the checksum of every block.
 """
 
 import atexit
 import hashlib
 import json
+import math
 import os
 import shutil
 import tempfile
@@ -43,6 +44,7 @@ def open_store(
     *,
     targets: Sequence[str],
     ignore: Sequence[str] = (),
+    weights: str | None = None,
     task: str | None = None,
     cache: Path | None = None,
     say: Callable[[str], None] | None = None,
@@ -51,13 +53,16 @@ def open_store(
     """Opens the store of a table; converts the table first if it has no store, or has changed since.
 
     Stores are kept in `cache`, else in `$BSGP_CACHE/stores`, else in `~/.cache/bsgp/stores`. Processes may share them:
-    a store appears when it is complete. `say` receives progress messages of one line.
+    a store appears when it is complete. `weights` names a column of weights of the rows, which is no input.
+    `say` receives progress messages of one line.
     """
     if task is not None:
         check_option("task", task, ("regression", "classification"))
     path = Path(os.path.abspath(Path(path).expanduser()))
     source = SourceFiles.of(path)
     request = {"targets": list(targets), "ignore": sorted(ignore), "task": task}
+    if weights is not None:
+        request["weights"] = weights
     key = _sha256(json.dumps([FORMAT_NAME, FORMAT_VERSION, source.stats, source.digests, request]).encode())
     cache = (cache_folder("stores") or _temporary_folder()) if cache is None else Path(cache).expanduser()
     folder = cache / key[:32]
@@ -66,7 +71,7 @@ def open_store(
             return Store.open(folder)
         except _OlderFormatError:
             _remove(folder)
-    StoreBuilder(source, cache, key, sizes, say or _say_nothing).build(folder, targets, ignore, task)
+    StoreBuilder(source, cache, key, sizes, say or _say_nothing).build(folder, targets, ignore, weights, task)
     return Store.open(folder)
 
 
@@ -119,10 +124,13 @@ class Store(AbstractStreamedSource):
         self.sources: list[str] = saved["sources"]
         self._checksums: list[int] = saved["checksums"]
         self._key: str = saved["key"]
-        self._width = self.num_inputs + self.num_targets
+        self.total_weight = saved.get("total_weight")
+        self._width = self.num_inputs + self.num_targets + (self.total_weight is not None)
         require(self.schema.width == self.num_inputs, "`num_inputs` must match the schema")
         require(self.target_state.task == self.task, "`task` must match the targets")
         require(len(self.target_state.names) == self.num_targets, "`num_targets` must match the targets")
+        total = self.total_weight
+        require(total is None or (isinstance(total, float) and 0 < total < math.inf), "`total_weight` must be positive")
         require(len(self._checksums) == self.num_blocks, "`checksums` must match the blocks")
 
     @classmethod
@@ -176,7 +184,7 @@ class Store(AbstractStreamedSource):
         return min(self.block_rows, self.num_rows - block * self.block_rows)
 
     def read_blocks(self, blocks: Sequence[int]) -> np.ndarray:
-        """Returns the rows of some blocks, inputs before targets; raises if their checksums do not match."""
+        """Returns the rows of some blocks, inputs, targets and weight; raises if their checksums do not match."""
         lengths = [self.rows_in(block) for block in blocks]
         rows = np.empty((sum(lengths), self._width), np.float32)
         content = rows.reshape(-1).view(np.uint8).data
@@ -201,8 +209,10 @@ class Store(AbstractStreamedSource):
             raise _damaged_error(self.folder, f"other bytes in block {block} of `{ROWS}`")
 
     def _split(self, rows: np.ndarray) -> Rows:
-        X, y = rows[:, : self.num_inputs], rows[:, self.num_inputs :]
-        return Rows(np.ascontiguousarray(X), np.ascontiguousarray(y))
+        end = self.num_inputs + self.num_targets
+        X, y = rows[:, : self.num_inputs], rows[:, self.num_inputs : end]
+        weight = None if self.total_weight is None else np.ascontiguousarray(rows[:, end])
+        return Rows(np.ascontiguousarray(X), np.ascontiguousarray(y), weight)
 
 
 def _damaged_error(folder: Path, got: str) -> ValueError:
@@ -269,18 +279,23 @@ class BlockStream(AbstractStream):
         self._group: tuple[int, int] | None = None
 
     def read(self, first_batch: int, num_batches: int) -> Rows:
-        """Returns `X [num_batches B D]` and `y [num_batches B P]`. Reading in order is fastest."""
+        """Returns `X [num_batches B D]`, `y [num_batches B P]` and weights, if any. Reading in order is fastest."""
         check_count("first_batch", first_batch, minimum=0)
         count = check_count("num_batches", num_batches) * self.batch_size
         D, P = self.store.num_inputs, self.store.num_targets
         X, y = np.empty((count, D), np.float32), np.empty((count, P), np.float32)
+        weight = None if self.store.total_weight is None else np.empty(count, np.float32)
         done = 0
         while done < count:
             rows = self._rows_from(first_batch * self.batch_size + done)[: count - done]
             X[done : done + len(rows)] = rows[:, :D]
-            y[done : done + len(rows)] = rows[:, D:]
+            y[done : done + len(rows)] = rows[:, D : D + P]
+            if weight is not None:
+                weight[done : done + len(rows)] = rows[:, -1]
             done += len(rows)
-        return Rows(X.reshape(num_batches, self.batch_size, D), y.reshape(num_batches, self.batch_size, P))
+        by_batch = num_batches, self.batch_size
+        weight = None if weight is None else weight.reshape(by_batch)
+        return Rows(X.reshape(*by_batch, D), y.reshape(*by_batch, P), weight)
 
     def _rows_from(self, position: int) -> np.ndarray:
         """Returns the rows from a position of the sequence to the end of its group."""

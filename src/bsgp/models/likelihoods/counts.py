@@ -186,7 +186,8 @@ class NegativeBinomial(AbstractCounts):
         return jr.poisson(count_key, rate, f.shape).astype(f.dtype)
 
 
-def log_mean_count(y: np.ndarray, exposure: np.ndarray | None = None) -> np.ndarray:
-    """Log of the mean count of each column, per unit of exposure."""
-    total = np.sum(y, axis=0) / (len(y) if exposure is None else np.sum(exposure))
-    return np.log(total)
+def log_mean_count(y: np.ndarray, exposure: np.ndarray | None = None, weight: np.ndarray | None = None) -> np.ndarray:
+    """Log of the mean count of each column, per unit of exposure, of rows that may have weights."""
+    ones = np.ones(len(y))
+    weight, exposure = ones if weight is None else weight, ones if exposure is None else exposure
+    return np.log(weight @ y / (weight @ exposure))

@@ -26,6 +26,9 @@ class TrainingTargets(NamedTuple):
     exposure: np.ndarray | None = None
     """Exposure of each row, `[N]`, of counts that have one."""
 
+    weight: np.ndarray | None = None
+    """How many times each row counts, `[N]`; None: once each."""
+
     @property
     def num_targets(self) -> int:
         return self.y.shape[1]
@@ -53,7 +56,7 @@ def _negative_binomial(of: TrainingTargets) -> NegativeBinomial:
 
 def _log_rate(of: TrainingTargets):
     # of a column without any count, which a check refuses later, the log would warn
-    return jnp.asarray(log_mean_count(np.maximum(of.y, 1e-12), of.exposure), of.dtype)
+    return jnp.asarray(log_mean_count(np.maximum(of.y, 1e-12), of.exposure, of.weight), of.dtype)
 
 
 NOISES: dict[str, Noise] = {
@@ -72,7 +75,7 @@ NOISES: dict[str, Noise] = {
     ),
     "ordinal": Noise(
         "ordered levels, such as stars",
-        lambda of: ordinal(of.y, of.dtype),
+        lambda of: ordinal(of.y, of.dtype, of.weight),
         has_units=False,
         takes_several_targets=False,
     ),

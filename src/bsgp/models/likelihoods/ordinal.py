@@ -115,9 +115,10 @@ def _log_between(low: Array, high: Array) -> Array:
     return log_near + jnp.log1p(-jnp.minimum(share, 1.0 - float(jnp.finfo(near.dtype).eps)))
 
 
-def ordinal(y: np.ndarray, dtype) -> Ordinal:
-    """The likelihood for the levels in y, with cuts at the normal quantiles of their shares."""
-    levels, counts = np.unique(y, return_counts=True)
+def ordinal(y: np.ndarray, dtype, weight: np.ndarray | None = None) -> Ordinal:
+    """The likelihood for the levels in y, with cuts at the normal quantiles of their shares; rows may have weights."""
+    levels, positions = np.unique(y, return_inverse=True)
+    counts = np.bincount(positions.ravel(), weights=weight)
     if len(levels) > MAX_LEVELS:
         raise ValueError(
             f"`y` must have at most {MAX_LEVELS} levels for `ordinal` noise, got {len(levels)}. "
