@@ -161,9 +161,9 @@ def test_what_cannot_be_is_refused_in_one_line(settings, change, message):
 
 
 def test_classes_take_no_noise():
-    X, y = table("gaussian")
-    with pytest.raises(ValueError, match="`noise` is for regression"):
-        BSGPClassifier(noise="student", **QUICK).fit(X, y > 500)
+    assert "noise" not in BSGPClassifier().get_params()
+    assert "exposure" not in BSGPClassifier().get_params()
+    assert BSGPRegressor(noise="student").get_params()["noise"] == "student"
 
 
 # -- slow: simulated tables from each noise recover it -------------------------------------------------------------
