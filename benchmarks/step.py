@@ -26,6 +26,7 @@ from bsgp.inference.sghmc import sghmc
 from bsgp.models.likelihoods.gaussian_noise import gaussian
 
 UPDATES_PER_CALL = 40
+KERNELS = ("rbf", "linear", "linear + rbf", "matern32", "matern52", "linear + matern52", "rational-quadratic")
 
 
 def products(M: int, B: int, dtype):
@@ -48,9 +49,9 @@ def gradient_step(M: int, B: int, D: int, depth: int, dtype):
     return step, (position, jr.key(2))
 
 
-def sghmc_update(M: int, B: int, D: int, depth: int, dtype):
+def sghmc_update(M: int, B: int, D: int, depth: int, dtype, kernel: str = "rbf"):
     """One update of SGHMC in the burn-in phase."""
-    target, position, batch = _target(M, B, D, depth, dtype)
+    target, position, batch = _target(M, B, D, depth, dtype, kernel)
     sampler = sghmc(target.log_joint, target.num_counted, step_size=1e-4)
 
     def step(carry):
@@ -61,10 +62,10 @@ def sghmc_update(M: int, B: int, D: int, depth: int, dtype):
     return step, (sampler.init(position), jr.key(2))
 
 
-def _target(M, B, D, depth, dtype):
+def _target(M, B, D, depth, dtype, kernel="rbf"):
     rng = np.random.default_rng(0)
     X = rng.standard_normal((B, D)).astype(dtype)
-    model = init_deep_gp(X, gaussian(1, dtype), jr.key(0), num_inducing=M, depth=depth)
+    model = init_deep_gp(X, gaussian(1, dtype), jr.key(0), num_inducing=M, depth=depth, kernel=kernel)
     target = Target(model, B)
     return target, target.unconstrain(model), Batch(jnp.asarray(X), jnp.asarray(np.sin(X[:, :1])))
 
@@ -97,6 +98,18 @@ def first_step_seconds() -> float:
     return float(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
 
 
+def kernel_table(B: int, D: int):
+    """An update with each kernel beside one with RBF."""
+    from rich.table import Table
+
+    table = Table("M=100, float64: SGHMC update with", "CPU ms", "x rbf", caption="hand-written: all but the last")
+    programs = {kernel: sghmc_update(100, B, D, 1, "float64", kernel) for kernel in KERNELS}
+    measured = cpu_milliseconds(programs, num_repeats=25)
+    for kernel, value in measured.items():
+        table.add_row(kernel, f"{value:.2f}", f"{value / measured['rbf']:.2f}")
+    return table
+
+
 def main():
     from rich.console import Console
     from rich.table import Table
@@ -114,6 +127,7 @@ def main():
         for name, value in measured.items():
             table.add_row(f"M={M}, {dtype}: {name}", f"{value:.2f}", f"{value / measured['floor']:.2f}")
     Console().print(table)
+    Console().print(kernel_table(B, D))
     print(f"First gradient step in a new process, compilation included: {first_step_seconds():.1f} s after the import.")
 
 

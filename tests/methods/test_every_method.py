@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import jax
 import jax.numpy as jnp
 import jax.random as jr
 import jax.tree_util as jtu
@@ -190,15 +191,30 @@ def test_what_a_method_cannot_do_is_said(method, likelihood, options, message):
         fit_method(method, X, y, likelihood, jr.key(0), options=Options(**options))
 
 
+class ReachedError(Exception):
+    """Raised with the kernel that a method's model is about to be made with."""
+
+
 @pytest.mark.parametrize("method", [name for name, one in METHODS.items() if one.can_choose_kernel])
-def test_a_method_that_takes_a_kernel_has_it(method):
+def test_a_method_that_takes_a_kernel_passes_it_to_its_model(method, monkeypatch):
+    def reached(choice, *ignored, **also_ignored):
+        raise ReachedError(choice)
+
+    monkeypatch.setattr("bsgp.models.deep_gp.layer_kernels", reached)
+    monkeypatch.setattr("bsgp.inference.exact_target.layer_kernels", reached)
     X, y = regression(20)
-    options = Options(kernel="linear + matern52", num_inducing=4, effort=0.0002)
-    with short_recipes(num_draws=2, max_steps=1, burn_in=2, adam_steps=2, lbfgs_steps=1, thinning=1, chunk=2):
-        fitted = fit_method(method, X, y, gaussian(1, X.dtype), jr.key(0), options=options)
-    kernel = fitted.posterior.model.input_kernel
-    assert isinstance(kernel, Sum)
-    assert (type(kernel.left), type(kernel.right)) == (Linear, Matern52)
+    with pytest.raises(ReachedError, match=r"^linear \+ matern52$"):
+        fit_method(method, X, y, gaussian(1, X.dtype), jr.key(0), options=Options(kernel="linear + matern52"))
+
+
+def test_draws_have_the_kernel_and_its_parameters_vary():
+    X, y = regression(20)
+    options = Options(kernel="linear + matern52", num_inducing=4)
+    with short_recipes(num_draws=4, burn_in=4, lbfgs_steps=1, thinning=1, chunk=4):
+        model = fit_method("bsgp", X, y, gaussian(1, X.dtype), jr.key(0), options=options).posterior.model
+    kernel = model.input_kernel
+    assert (type(kernel), type(kernel.left), type(kernel.right)) == (Sum, Linear, Matern52)
+    assert all(np.ptp(np.asarray(leaf), axis=1).min() > 0 for leaf in jax.tree.leaves(kernel))
 
 
 def test_adding_draws_is_for_samplers_only():
