@@ -17,6 +17,8 @@ CAPABILITIES = {
     "can_stream": "rows on disk",
     "can_use_mesh": "`mesh`",
     "can_temper": "`likelihood_power`",
+    "can_weight": "weights",
+    "can_know_noise": "`noise_std`",
 }
 """Flags of a method, and their columns."""
 

@@ -108,6 +108,8 @@ EXACT_GP = Method(
     noise="optimise",
     fit=_fit_optimised,
     needs_gaussian=True,
+    can_weight=True,
+    can_know_noise=True,
 )
 MCMC_GP = replace(
     EXACT_GP,
