@@ -18,6 +18,8 @@ CAPABILITIES = {
     "can_use_mesh": "`mesh`",
     "can_temper": "`likelihood_power`",
     "can_choose_kernel": "`kernel`",
+    "can_weight": "weights",
+    "can_know_noise": "`noise_std`",
 }
 """Flags of a method, and their columns."""
 

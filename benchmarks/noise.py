@@ -1,9 +1,9 @@
-"""What the shape of the noise is worth: test scores of `noise=` on the paper's sets, with the defaults of everything else.
+"""What the shape of the noise is worth: test scores of `noise=` on the paper's sets, all else by default.
 
-    .venv/bin/python benchmarks/noise.py [SETS] [FOLDS] [DEPTHS] [NOISES]      such as protein 0,1,2,3 1,2 mixture,gaussian
+    .venv/bin/python benchmarks/noise.py [SETS] [FOLDS] [DEPTHS] [NOISES]      such as protein 0,1 1,2 mixture,gaussian
 
-Each run is a line of results/noise.jsonl; runs that are there already are not repeated. CPU seconds count all chains and
-compilation. At the end the table in docs/method.md is written from the records.
+Each run is a line of results/noise.jsonl; runs that are there already are not repeated. CPU seconds count all chains
+and compilation. At the end the table in docs/method.md is written from the records.
 """
 
 import json

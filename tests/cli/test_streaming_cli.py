@@ -247,3 +247,43 @@ def test_reports_on_very_many_rows_use_a_sample(work, caplog, monkeypatch):
     assert (taken.num_rows, len(y)) == (40, 40)
     assert sample_of == f"the {NUM_ROWS} rows in new.csv"
     assert caplog.messages == [f"The report uses a random sample: 40 of {sample_of}."]
+
+
+def test_columns_of_weights_and_known_noise_are_no_inputs(tmp_path, capsys):
+    frame = table(40, seed=4)
+    frame["w"], frame["sd"] = np.arange(40) % 4, 0.2
+    frame.loc[frame["w"] == 0, "y"] = np.nan  # as if absent
+    frame[[*INPUTS, "y", "w", "sd"]].to_csv(tmp_path / "train.csv", index=False)
+    fit = ["fit", str(tmp_path / "train.csv"), "--target", "y", "--num-inducing", "6", "-q", "--out"]
+    with prior_draws(4):
+        main([*fit, str(tmp_path / "model"), "--weights", "w", "--noise-std", "sd"])
+    model = load(tmp_path / "model")
+    assert set(model.schema_.names) == set(INPUTS)
+    assert model.num_rows_ == 30
+    assert (model.about_["weights"], model.about_["noise_std"]) == ("w", ["sd"])
+    kept = frame[frame["w"] > 0]
+    assert model.target_mean[0] == pytest.approx(np.average(kept["y"], weights=kept["w"]))
+    main(["predict", str(tmp_path / "model"), str(tmp_path / "train.csv"), "--out", str(tmp_path / "out.csv")])
+    assert len(pd.read_csv(tmp_path / "out.csv")) == 40
+    kept[[*INPUTS, "y", "sd"]].to_csv(tmp_path / "test.csv", index=False)
+    main(["evaluate", str(tmp_path / "model"), str(tmp_path / "test.csv"), "--json"])
+    assert json.loads(capsys.readouterr().out)["rows"] == 30
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--target", "two", "--ignore", "y", "--noise-std", "b"], "`--noise-std` must go with a regression, got a cl"),
+        (
+            ["--target", "y", "--noise-std", "b", "--stream"],
+            "`--noise-std` must have all rows in memory, got rows on d",
+        ),
+        (["--target", "y", "--weights", "a"], "`a` must hold finite weights of at least zero, got -"),
+        (["--target", "y", "--weights", "mass"], "The table must have the columns that you name, got no `mass`"),
+    ],
+)
+def test_odd_columns_of_weights_and_known_noise_are_refused(work, tmp_path, capsys, arguments, message):
+    with pytest.raises(SystemExit) as ended:
+        main(["fit", str(work / "new.csv"), "-q", "--out", str(tmp_path / "model"), *arguments])
+    assert ended.value.code == 2
+    assert message in capsys.readouterr().err

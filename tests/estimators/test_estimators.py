@@ -27,6 +27,11 @@ EXPECTED_FAILURES = {
         "columns are found by name, so another order is right and not an error; missing and unknown columns are "
         "refused, in our own words (tests/data/test_schema.py)"
     ),
+    "check_sample_weight_equivalence_on_dense_data": (
+        "it repeats and shuffles rows, and wants equal predictions: the posteriors are equal to rounding (scales in "
+        "test_weights.py, log joint and gradient in tests/inference/test_row_weights.py), but their draws begin at "
+        "other cluster centres and end elsewhere. Rows of weight zero and weights of one do leave every draw as it was"
+    ),
 }
 
 SAMPLED_CHECKS = ("train", "idempotent", "pickle", "overwrite_params", "class_weight")

@@ -10,9 +10,9 @@ from bsgp.cli.fit_options import ModelOptions
 from bsgp.estimators.settings import NOT_IN_CHECKPOINTS, Settings
 
 
-@pytest.mark.parametrize("estimator", [BSGPRegressor, BSGPClassifier])
-def test_an_estimator_has_the_parameters_of_the_settings_with_their_defaults(estimator):
-    assert estimator().get_params() == {one.name: one.default for one in fields(Settings)}
+@pytest.mark.parametrize(("estimator", "own"), [(BSGPRegressor, {}), (BSGPClassifier, {"class_weight": None})])
+def test_an_estimator_has_the_parameters_of_the_settings_with_their_defaults(estimator, own):
+    assert estimator().get_params() == {**{one.name: one.default for one in fields(Settings)}, **own}
 
 
 def test_the_command_line_has_the_defaults_of_the_settings():

@@ -1,19 +1,22 @@
 """A row of weight w is w rows, and known noise adds to the learned one: the log joint, its gradient, its evidence."""
 
+from contextlib import closing
 from itertools import product
 
 import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
+import pandas as pd
 import pytest
 from numpy.testing import assert_allclose
 from problems import regression, shallow
 from scipy.stats import multivariate_normal, norm
 
-from bsgp import Batch, Target, init_deep_gp
+from bsgp import Batch, Target, init_deep_gp, open_store
 from bsgp.data.store.sources import ArraySource
 from bsgp.inference.anchor import Anchor
+from bsgp.inference.batches import batch_at, batch_of, open_batches
 from bsgp.models import deep_gp
 from bsgp.models.likelihoods.classes import Bernoulli
 from bsgp.models.likelihoods.gaussian_noise import gaussian
@@ -157,3 +160,21 @@ def test_a_source_and_its_target_must_agree_about_weights():
     weighted = Target(model_of(X, 1), NUM_ROWS, total_weight=24.0, power=0.5)
     assert weighted.num_counted == 12.0
     assert_allclose(weighted.data_of(ArraySource(X, y, WEIGHT)).weight, WEIGHT)
+
+
+def test_streamed_minibatches_of_weighted_rows_are_unbiased(tmp_path, getkey):
+    """Over an epoch their mean is the log joint of all rows, as a table in memory gives it."""
+    rng = np.random.default_rng(5)
+    x, weight = rng.standard_normal(24), rng.uniform(0.2, 2.5, 24)
+    pd.DataFrame({"x": x, "y": np.sin(x), "w": weight}).to_csv(tmp_path / "table.csv", index=False)
+    store = open_store(tmp_path / "table.csv", targets=["y"], weights="w", cache=tmp_path / "cache")
+    rows = store.some_rows(24, 0)
+    model = init_deep_gp(rows.X.astype(float), gaussian(1, float, 0.1), jr.key(0), num_inducing=4)
+    target = Target(model, 24, total_weight=store.total_weight)
+    with closing(open_batches(target.data_of(store), 6, [0])) as batches:
+        epoch = batches.take(4).rows
+    position, key = scatter(target.start()), getkey()
+    parts = [batch_at(None, jax.tree.map(lambda rows, at=at: rows[0, at], epoch), float) for at in range(4)]
+    whole = batch_of(jax.tree.map(lambda rows: jnp.asarray(rows, float), rows))
+    means = np.mean([target.log_joint(position, part, jr.clone(key)) for part in parts])
+    assert_allclose(means, target.log_joint(position, whole, key), rtol=1e-10)

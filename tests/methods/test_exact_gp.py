@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from problems import regression
 
+from bsgp.data.store.sources import ArraySource
 from bsgp.inference.exact_target import ExactTarget, exact_target
 from bsgp.inference.history import silent
 from bsgp.inference.host_loop import Clock
@@ -44,6 +45,40 @@ def test_marginal_likelihood_and_prediction_are_those_of_scikit_learn():
         np.testing.assert_allclose(found.variance[:, p], sd**2, rtol=1e-5)
         total += reference.log_marginal_likelihood_value_
     assert float(model.log_marginal_likelihood()) == pytest.approx(total, abs=1e-4)
+
+
+def test_a_row_of_weight_w_is_w_rows_each_with_its_known_noise():
+    model, rng = problem(2), np.random.default_rng(0)
+    weight, known = rng.integers(1, 4, 25), rng.uniform(0.05, 0.6, (25, 2))
+    copies = np.repeat(np.arange(25), weight)
+    weighted = ExactGP(model.kernel, model.likelihood, model.X, model.y, jnp.asarray(weight, float), jnp.asarray(known))
+    repeated = ExactGP(
+        model.kernel, model.likelihood, model.X[copies], model.y[copies], None, jnp.asarray(known[copies])
+    )
+    X_new = np.linspace(-3, 3, 12)[:, None]
+    found, expected = (Posterior.from_single(one).predict(X_new, jr.key(0)) for one in (weighted, repeated))
+    np.testing.assert_allclose(found.mean, expected.mean, atol=1e-6)
+    np.testing.assert_allclose(found.variance, expected.variance, rtol=1e-6)
+    got, want = (
+        jax.value_and_grad(_evidence_given_noise)(model.likelihood.noise_variance, one) for one in (weighted, repeated)
+    )
+    np.testing.assert_allclose(got[0], want[0], rtol=1e-6)
+    np.testing.assert_allclose(got[1], want[1], rtol=1e-5)
+
+
+def _evidence_given_noise(noise_variance, model):
+    return eqx.tree_at(lambda m: m.likelihood.noise_variance, model, noise_variance).log_marginal_likelihood()
+
+
+def test_the_exact_gp_learns_less_noise_where_some_of_it_is_known():
+    X, y = regression(25, noise=0.5)
+    source = ArraySource(X, y, np.full(25, 2.0), np.full((25, 1), 0.3))
+    plain, known = (
+        fit_exact_gp(*given, Gaussian(jnp.ones(1)), jr.key(0), num_steps=60) for given in ((X, y), (source, None))
+    )
+    noises = [float(one.posterior.model.likelihood.noise_variance[0, 0, 0]) for one in (plain, known)]
+    assert noises[1] < 0.5 * noises[0]
+    assert known.posterior.model.known_variance.shape == (1, 1, 25, 1)
 
 
 def test_functions_drawn_jointly_have_the_moments_of_the_predictions():

@@ -19,7 +19,7 @@ import bsgp
 from bsgp.data.encoding.schema import InputSchema
 from bsgp.data.encoding.target_summary import TargetState
 from bsgp.data.encoding.weight_columns import left_out_note
-from bsgp.data.store.sources import ArraySource
+from bsgp.data.store.sources import ArraySource, Rows
 from bsgp.data.store.store import Store
 from bsgp.data.tables.columns import Table, from_array, from_frame, is_frame
 from bsgp.estimators.baselines import Baseline
@@ -27,9 +27,9 @@ from bsgp.estimators.convergence import diagnose, energy_trace
 from bsgp.estimators.persistence import plain, save_estimator
 from bsgp.estimators.pickling import PicklesDraws
 from bsgp.estimators.probes import MAX_CANDIDATES, Probes, choose_probes
-from bsgp.estimators.settings import NOT_IN_CHECKPOINTS, Settings
+from bsgp.estimators.settings import Settings
 from bsgp.estimators.table_kernel import kernel_text, with_columns
-from bsgp.estimators.training_rows import TrainingRows, training_rows
+from bsgp.estimators.training_rows import TrainingRows, training_rows, unless_all_one
 from bsgp.inference.checkpoints import Checkpoints
 from bsgp.inference.history import silent
 from bsgp.methods.fit import Fit
@@ -140,22 +140,24 @@ class BSGPEstimator(PicklesDraws, BaseEstimator, abc.ABC):
         with self._precision, progress_bar() if self.verbose else nullcontext(silent) as report:
             self._fit_source(source, settings, report)
         rows = source.some_rows(MAX_BASELINE_ROWS, self._seed) if isinstance(source, Store) else source.rows
-        self.baselines_ = self._baselines(*(None if one is None else one.astype(np.float64) for one in rows[:3]))
+        rows = jax.tree.map(lambda part: part.astype(np.float64), rows)
+        self.baselines_ = self._baselines(rows.X, rows.y, rows.weight)
         if not self.diagnostics_.is_settled:
             warnings.warn(self.diagnostics_.verdict, ConvergenceWarning, stacklevel=3)
         return self
 
     def _encoded(self, rows: TrainingRows) -> tuple[ArraySource, list]:
         table = self._training_table(rows.X, rows.y)
-        target = self._learn_targets(rows.y, table.num_rows, rows.weight)
-        weight = self._weight_of_rows(target, rows.weight)
+        weight = unless_all_one(rows.weight)
+        target = self._learn_targets(rows.y, table.num_rows, weight)
+        weight = unless_all_one(self._weight_of_rows(target, weight))
         columns, offset = self._without_offset(table, is_training=True)
         self.schema_, notes = InputSchema.learn(columns, weight)
         if rows.num_left_out:
             notes = [left_out_note(rows.num_left_out), *notes]
         known = self._known_variance(rows.noise_std)
-        parts = _joined(self.schema_.encode(columns)[0], offset), target, weight, known
-        return ArraySource(*(None if part is None else part.astype(self.precision) for part in parts)), notes
+        encoded = Rows(_joined(self.schema_.encode(columns)[0], offset), target, weight, known)
+        return ArraySource(*jax.tree.map(lambda part: part.astype(self.precision), encoded)), notes
 
     def _opened(self, store: Store, sample_weight, noise_std) -> tuple[Store, list]:
         if sample_weight is not None or noise_std is not None:
@@ -221,7 +223,7 @@ class BSGPEstimator(PicklesDraws, BaseEstimator, abc.ABC):
         settings = {
             "bsgp": bsgp.__version__,
             "estimator": type(self).__name__,
-            **{name: plain(value) for name, value in self.get_params().items() if name not in NOT_IN_CHECKPOINTS},
+            **{name: plain(value) for name, value in Settings.of(self.get_params(deep=False)).in_checkpoints.items()},
             "kernel": kernel_text(self.kernel, self.schema_),
             "seed": self._seed,
             "rows": source.num_rows,

@@ -9,9 +9,9 @@ from bsgp.runtime.checks import check_option, check_positive
 PRECISIONS = ("float64", "float32")
 NOT_IN_CHECKPOINTS = (
     *("max_seconds", "mesh", "n_jobs", "warm_start", "checkpoint", "checkpoint_seconds", "resume", "verbose"),
-    *("random_state", "class_weight"),
+    "random_state",
 )
-"""Parameters in which a resumed run may differ from the one it resumes. Weights belong to the data."""
+"""Parameters in which a resumed run may differ from the one it resumes."""
 
 
 @dataclass(frozen=True)
@@ -89,6 +89,11 @@ class Settings(Options):
     def is_parallel(self) -> bool:
         """Whether chains run in processes of their own."""
         return self.n_jobs not in (None, 1)
+
+    @property
+    def in_checkpoints(self) -> dict[str, Any]:
+        """The settings that a resumed run must share with the one it resumes."""
+        return {one.name: getattr(self, one.name) for one in fields(self) if one.name not in NOT_IN_CHECKPOINTS}
 
     @property
     def options(self) -> Options:

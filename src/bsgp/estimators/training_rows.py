@@ -32,16 +32,16 @@ def training_rows(X, y, sample_weight=None, noise_std=None) -> TrainingRows:
     num_rows = X.num_rows if isinstance(X, Table) else _num_samples(X)
     noise = None if noise_std is None else checked_noise_std(noise_std, num_rows)
     weight = None if sample_weight is None else checked_weight("sample_weight", sample_weight, num_rows)
-    if weight is None or (weight == 1).all():
-        return TrainingRows(X, y, None, noise, 0)
-    if (weight > 0).all():
+    if weight is None or (weight > 0).all():
         return TrainingRows(X, y, weight, noise, 0)
     kept = np.flatnonzero(weight)
-    fewer = TrainingRows(_taken(X, kept), _taken(y, kept), weight[kept], None, num_rows - len(kept))
-    # weights of zero and one only leave rows that count once
-    return fewer._replace(
-        weight=None if (fewer.weight == 1).all() else fewer.weight, noise_std=None if noise is None else noise[kept]
-    )
+    noise = None if noise is None else noise[kept]
+    return TrainingRows(_taken(X, kept), _taken(y, kept), weight[kept], noise, num_rows - len(kept))
+
+
+def unless_all_one(weight: np.ndarray | None) -> np.ndarray | None:
+    """Weights, or None if every row counts once: such a fit is then the same, bit for bit, as one without weights."""
+    return None if weight is None or (weight == 1).all() else weight
 
 
 def _taken(values: Any, rows: np.ndarray) -> Any:

@@ -110,17 +110,17 @@ class Anchor(eqx.Module):
     ) -> Conditional:
         """`conditional` from the last layer's `whitened` at the anchor rows, which count `times` times their weight."""
         assert isinstance(likelihood, Gaussian)  # for the type checker: `Target` takes no anchor otherwise
-        whole, times = jnp.concatenate(A), self._counted(times)
+        whole, counted = jnp.concatenate(A), self._counted(times)
 
         def one_output(y, noise_variance):
             variance = objective.anchor_noise(residual, noise_variance)
-            weight = jnp.sqrt(times / variance)
+            weight = jnp.sqrt(counted / variance)
             B, target = whole * weight[None, :], y * weight
             root = jnp.linalg.cholesky(jnp.eye(whole.shape[0], dtype=whole.dtype) + _gram(B))
             half = solve_triangular(root, B @ target, lower=True)
             mean = solve_triangular(root, half, lower=True, trans=1)
-            log_likelihood = -0.5 * (jnp.sum(times * (LOG_2PI + jnp.log(variance)) + target**2) - jnp.sum(half**2))
-            log_likelihood = objective.evidence(log_likelihood, residual, noise_variance, times)
+            log_likelihood = -0.5 * (jnp.sum(counted * (LOG_2PI + jnp.log(variance)) + target**2) - jnp.sum(half**2))
+            log_likelihood = objective.evidence(log_likelihood, residual, noise_variance, counted)
             return mean, root, log_likelihood - jnp.sum(jnp.log(jnp.diag(root)))
 
         outputs = [one_output(self.y[:, p], noise) for p, noise in enumerate(self._noise(likelihood))]

@@ -32,8 +32,8 @@ def batch_at(data: Batch | None, at: PyTree, dtype: DTypeLike) -> Batch:
     return data if at.size == 0 else jax.tree.map(lambda rows: rows[at], data)
 
 
-def batch_of(rows: Rows) -> Batch:
-    """Rows of a source as densities take them."""
+def batch_of(rows: PyTree) -> Batch:
+    """`Rows` of JAX arrays as densities take them."""
     return Batch(rows.X, rows.y, None, rows.weight, rows.known_variance)
 
 

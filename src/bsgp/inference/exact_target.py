@@ -6,12 +6,16 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, Float
 
+from bsgp.data.store.sources import ArraySource, as_source
 from bsgp.models.exact_gp import ExactGP, check_few_rows
 from bsgp.models.kernel_choice import KernelChoice, layer_kernels
 from bsgp.models.likelihoods.base import AbstractLikelihood
 from bsgp.models.likelihoods.gaussian_noise import START_NOISE, Gaussian, check_gaussian
 from bsgp.models.parameters import DEFAULT_PRIORS, prior_name
 from bsgp.runtime.checks import check_matrix
+
+DATA = ("X", "y", "weight", "known_variance")
+"""Fields of an `ExactGP` that hold its data."""
 
 
 class ExactTarget(eqx.Module):
@@ -21,11 +25,11 @@ class ExactTarget(eqx.Module):
 
     @property
     def _is_data(self) -> ExactGP:
-        return eqx.tree_at(lambda m: (m.X, m.y), jax.tree.map(lambda _: False, self.model), (True, True))
+        return jtu.tree_map_with_path(lambda path, _: path[0].name in DATA, self.model)
 
     @property
     def data(self) -> ExactGP:
-        """The model with its data only; kernel and noise are None."""
+        """The model with its data only; kernel and learned noise are None."""
         return eqx.filter(self.model, self._is_data)
 
     def start(self) -> ExactGP:
@@ -60,11 +64,14 @@ class ExactTarget(eqx.Module):
 
 
 def exact_target(X, y, likelihood: AbstractLikelihood, kernel: KernelChoice = None) -> ExactTarget:
-    """Target of the exact GP of a small table, with kernel and noise at their starting values."""
+    """Target of the exact GP of a small table, or a source, with kernel and noise at their starting values."""
     likelihood = check_gaussian("exact-gp", likelihood)
-    check_few_rows(X)
-    X = jnp.asarray(check_matrix("X", X))
-    y = jnp.asarray(likelihood.check_targets(check_matrix("y", y, rows=X.shape[0])), X.dtype)
+    source = as_source(X, y)
+    assert isinstance(source, ArraySource)  # for the type checker: the methods take rows in memory only
+    check_few_rows(source.X)
+    X = jnp.asarray(check_matrix("X", source.X))
+    y = jnp.asarray(likelihood.check_targets(check_matrix("y", source.y, rows=X.shape[0])), X.dtype)
+    weight, known = jax.tree.map(lambda part: jnp.asarray(part, X.dtype), (source.weight, source.known_variance))
     noise = Gaussian(jnp.full_like(likelihood.noise_variance, START_NOISE), likelihood.shared_by)
     (make_kernel,) = layer_kernels(kernel, 1, variance=1.0)
-    return ExactTarget(ExactGP(make_kernel(X.shape[1], X.dtype), noise, X, y))
+    return ExactTarget(ExactGP(make_kernel(X.shape[1], X.dtype), noise, X, y, weight, known))

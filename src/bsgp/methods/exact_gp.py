@@ -113,6 +113,8 @@ EXACT_GP = Method(
     fit=_fit_optimised,
     needs_gaussian=True,
     can_choose_kernel=True,
+    can_weight=True,
+    can_know_noise=True,
 )
 MCMC_GP = replace(
     EXACT_GP,

@@ -104,8 +104,9 @@ class Task:
     def rows(self) -> tuple[Any, np.ndarray | None]:
         """Arrays `X`, `y`, or a source and None, if rows are on disk or have weights or known noise."""
         source = self.source
-        is_plain = isinstance(source, ArraySource) and source.total_weight is None and not source.has_known_noise
-        return (source.X, source.y) if is_plain else (source, None)
+        if isinstance(source, ArraySource) and source.total_weight is None and not source.has_known_noise:
+            return source.X, source.y
+        return source, None
 
     @property
     def num_rows(self) -> int:

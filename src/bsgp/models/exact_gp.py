@@ -22,6 +22,9 @@ class ExactGP(AbstractModel):
     likelihood: Gaussian
     X: Float[Array, "N D"]
     y: Float[Array, "N P"]
+    weight: Float[Array, " N"] | None = None
+    known_variance: Float[Array, "N P"] | None = None
+    """As in `Batch`."""
 
     @property
     def num_inputs(self) -> int:
@@ -40,17 +43,29 @@ class ExactGP(AbstractModel):
         return self.kernel
 
     def log_marginal_likelihood(self) -> Float[Array, ""]:
-        """`log p(y | X, kernel, noise)`, summed over outputs."""
+        """`log p(y | X, kernel, noise)`, summed over outputs, in which a row counts as often as its weight says."""
         roots, whitened = self.factors()
         log_dets = jnp.sum(jnp.log(jnp.diagonal(roots, axis1=1, axis2=2)), axis=1)
-        return -0.5 * (jnp.sum(whitened**2) + self.y.size * LOG_2PI) - jnp.sum(log_dets)
+        once = -0.5 * (jnp.sum(whitened**2) + self.y.size * LOG_2PI) - jnp.sum(log_dets)
+        return once if self.weight is None else once + self._log_factor(self.weight)
+
+    def _log_factor(self, weight: Float[Array, " N"]) -> Float[Array, ""]:
+        """What `N(y; f, v)^w` is, as a multiple of `N(y; f, v / w)`, over all rows and outputs."""
+        log_v = LOG_2PI + jnp.log(jnp.broadcast_to(self._noise, self.y.shape))
+        return 0.5 * jnp.sum((1.0 - weight[:, None]) * log_v - jnp.log(weight)[:, None])
+
+    @property
+    def _noise(self) -> Float[Array, "_ P"]:
+        """Noise variance of all rows `[1 P]`, or of each `[N P]`."""
+        noise = jnp.broadcast_to(self.likelihood.noise_variance, (self.num_latent,))[None, :]
+        return noise if self.known_variance is None else noise + self.known_variance
 
     def factors(self) -> tuple[Float[Array, "P N N"], Float[Array, "N P"]]:
-        """Cholesky factor L of `K + noise I` and `L^-1 y`, per output."""
+        """Cholesky factor L of `K` plus the noise of each row, over its weight, and `L^-1 y`, per output."""
         K = add_jitter(self.kernel(self.X, self.X), relative_jitter(self.X.dtype))
-        noise = jnp.broadcast_to(self.likelihood.noise_variance, (self.num_latent,))
+        noise = self._noise if self.weight is None else self._noise / self.weight[:, None]
         eye = jnp.eye(K.shape[0], dtype=K.dtype)
-        roots = [jnp.linalg.cholesky(K + noise[p] * eye) for p in range(self.num_latent)]
+        roots = [jnp.linalg.cholesky(K + noise[:, p][None, :] * eye) for p in range(self.num_latent)]
         whitened = [solve_triangular(root, self.y[:, p], lower=True) for p, root in enumerate(roots)]
         return jnp.stack(roots), jnp.stack(whitened, axis=1)
 

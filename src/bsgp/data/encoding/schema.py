@@ -58,7 +58,8 @@ class ColumnFacts:
         missing = column.missing
         there = column.values[~missing]
         common = (column.kind, len(missing), int(missing.sum()))
-        weights, of_there = {}, None
+        weights: dict[str, Any] = {}
+        of_there = None
         if weight is not None:
             of_there = weight[~missing]
             weights = {"total_weight": float(weight.sum()), "missing_weight": float(weight[missing].sum())}

@@ -22,7 +22,8 @@ class Rows(NamedTuple):
 
     def take(self, picked: np.ndarray) -> "Rows":
         """Some of the rows."""
-        return Rows(*(None if part is None else part[picked] for part in self))
+        weight, known = (None if part is None else part[picked] for part in (self.weight, self.known_variance))
+        return Rows(self.X[picked], self.y[picked], weight, known)
 
 
 class AbstractStream(abc.ABC):

@@ -26,7 +26,7 @@ class Gaussian(AbstractLikelihood):
     has_units = True
     noise_variance: Float[Array, " P"]
     shared_by: int | None = eqx.field(static=True, default=None)
-    known_variance: Float[Array, "N P"] | None = None
+    known_variance: Float[Array, "N _"] | None = None
 
     @property
     def variance_of_rows(self) -> Float[Array, "_ P"]:
@@ -68,7 +68,7 @@ class Gaussian(AbstractLikelihood):
 
 
 def with_known_variance(
-    likelihood: AbstractLikelihood, known_variance: Float[Array, "N P"] | None
+    likelihood: AbstractLikelihood, known_variance: Float[Array, "N _"] | None
 ) -> AbstractLikelihood:
     """The likelihood of rows whose noise is known in part: it must be Gaussian, unless nothing is known."""
     if known_variance is None:
