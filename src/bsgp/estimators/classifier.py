@@ -12,6 +12,7 @@ from bsgp.data.tables.columns import quoted
 from bsgp.estimators.base import BSGPEstimator, target_names
 from bsgp.estimators.baselines import class_baselines
 from bsgp.models.likelihoods.classes import Bernoulli, Categorical
+from bsgp.posterior.posterior import Entropies
 
 
 class BSGPClassifier(ClassifierMixin, BSGPEstimator):
@@ -30,6 +31,15 @@ class BSGPClassifier(ClassifierMixin, BSGPEstimator):
         if probability.shape[1] == 1:  # of two classes the model predicts the second
             return np.concatenate([1.0 - probability, probability], axis=1)
         return probability / probability.sum(axis=1, keepdims=True)
+
+    def predict_entropy(self, X) -> Entropies:
+        """Doubt about the class of each row, in nats: `total`, and its parts `epistemic` and `aleatoric`, each `[N]`.
+
+        `total` is the entropy of `predict_proba`: 0 if the class is certain, log K if all K classes are as likely. The
+        epistemic part, which more data would reduce, is the mutual information between the class and the model: draws
+        disagree. The aleatoric part, which they would not, is the mean entropy given a model: classes overlap.
+        """
+        return self.posterior_.entropy_parts(self.encode(X), self.key_of_chunk())
 
     def predict_log_proba(self, X) -> np.ndarray:
         return np.log(self.predict_proba(X))

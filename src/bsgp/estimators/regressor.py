@@ -79,8 +79,15 @@ class BSGPRegressor(RegressorMixin, BSGPEstimator):
         How columns became inputs.
     """
 
-    def predict(self, X, return_std: bool = False):
-        """Mean of the predictive distribution, and its standard deviation if asked for."""
+    def predict(self, X, return_std: bool | str = False):
+        """Mean of the predictive distribution, and its standard deviation if asked for.
+
+        With `return_std="parts"` two standard deviations follow the mean: the epistemic one, which more data would
+        reduce (spread of the function over the posterior), and the aleatoric one, which they would not (the noise).
+        Their squares add up to that of `return_std=True`.
+        """
+        if isinstance(return_std, str):
+            return self._mean_and_parts(X, return_std)
         mean, variance = self._marginals(X)
         mean = self._shaped(self._units.inverse(np.asarray(mean)))
         if not return_std:
@@ -92,6 +99,12 @@ class BSGPRegressor(RegressorMixin, BSGPEstimator):
         inputs = self.encode(X)
         quantiles = self.posterior_.quantiles(inputs, levels, self.key_of_chunk())
         return self._shaped(quantiles * self._units.scale[:, None] + self._units.mean[:, None])
+
+    def predict_interval(self, X, level: float = 0.9) -> np.ndarray:
+        """Central interval that holds `y` with probability `level`: `[N 2]`, or `[N P 2]` for several targets."""
+        if not 0 < level < 1:
+            raise ValueError(f"`level` must lie between 0 and 1, got {level}. Pass for instance 0.9.")
+        return self.predict_quantiles(X, [0.5 - 0.5 * level, 0.5 + 0.5 * level])
 
     def log_density(self, X, y) -> np.ndarray:
         """Log predictive density of `y`, per row, and per target if there are several."""
@@ -135,6 +148,15 @@ class BSGPRegressor(RegressorMixin, BSGPEstimator):
     def _state_of(self, state):
         mean, scale = list(state.mean), list(state.scale)
         return {"names": list(state.names), "mean": mean, "scale": scale, "is_flat": len(state.names) == 1}
+
+    def _mean_and_parts(self, X, return_std: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Mean, epistemic and aleatoric standard deviation."""
+        if return_std != "parts":
+            raise ValueError(f'`return_std` must be False, True or "parts", got {return_std!r}. Choose one of them.')
+        found = self.posterior_.variance_parts(self.encode(X), self.key_of_chunk())
+        deviations = (np.sqrt(part) * self._units.scale for part in (found.epistemic, found.aleatoric))
+        mean, epistemic, aleatoric = map(self._shaped, (self._units.inverse(found.mean), *deviations))
+        return mean, epistemic, aleatoric
 
     def _shaped(self, values: np.ndarray) -> np.ndarray:
         return values[:, 0] if self._is_flat else values

@@ -66,6 +66,10 @@ class DeepGP(AbstractModel):
         last = None if factors is None else factors[-1]
         return self.layers[-1].conditional(self.hidden(X, key, factors, shard=shard), last)
 
+    def propagate_with_prior(self, X, key, factors=None):
+        H, layer = self.hidden(X, key, factors), self.layers[-1]
+        return layer.conditional(H, None if factors is None else factors[-1]), layer.kernel.diag(H)
+
     def hidden(
         self,
         X: Float[Array, "N D"],

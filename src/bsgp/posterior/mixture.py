@@ -8,11 +8,12 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
-from jaxtyping import Array, PyTree
+from jaxtyping import Array, Float, PyTree
 
+from bsgp.models.likelihoods.base import AbstractLikelihood
 from bsgp.models.likelihoods.classes import Categorical
 from bsgp.models.likelihoods.counts import nearest_target
-from bsgp.models.linalg.numerics import log_mean_exp
+from bsgp.models.linalg.numerics import Marginals, log_mean_exp
 from bsgp.models.model import AbstractModel
 
 NUM_BISECTIONS = 60
@@ -27,8 +28,12 @@ class Tiling(NamedTuple):
     """Number of passes of all rows through each draw, each with new draws of the hidden layers."""
 
 
-def _map_draws(function: Callable, model: AbstractModel, tiling: Tiling, key: Array, X: Array):
+def map_draws(
+    function: Callable, model: AbstractModel, tiling: Tiling, key: Array, X: Array, *, with_prior: bool = False
+):
     """Stacks `function(draw, f)` over all draws and passes, where `f` are the latent marginals at X.
+
+    With `with_prior`, f is the pair of `propagate_with_prior`.
 
     Each draw is factorised once, and X goes through it in tiles, so M x rows arrays exist for a single tile only.
     """
@@ -36,10 +41,11 @@ def _map_draws(function: Callable, model: AbstractModel, tiling: Tiling, key: Ar
     def one_draw(at):
         draw, draw_key = at
         factors = draw.factors()
+        propagate = draw.propagate_with_prior if with_prior else draw.propagate
 
         def one_pass(pass_key):
             split = X.reshape(tiling.tiles, -1, X.shape[1]), jr.split(pass_key, tiling.tiles)
-            f = jax.lax.map(lambda tile: draw.propagate(*tile, factors), split)
+            f = jax.lax.map(lambda tile: propagate(*tile, factors), split)
             return function(draw, jax.tree.map(lambda a: a.reshape(X.shape[0], -1), f))
 
         return jax.lax.map(one_pass, jr.split(draw_key, tiling.passes))
@@ -48,7 +54,7 @@ def _map_draws(function: Callable, model: AbstractModel, tiling: Tiling, key: Ar
     return jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), each)
 
 
-def _repeat_draws(tree: PyTree, times: int) -> PyTree:
+def repeat_draws(tree: PyTree, times: int) -> PyTree:
     """Repeats every draw `times` times along the first axis."""
     return tree if times == 1 else jax.tree.map(lambda x: jnp.repeat(x, times, axis=0), tree)
 
@@ -56,7 +62,7 @@ def _repeat_draws(tree: PyTree, times: int) -> PyTree:
 @eqx.filter_jit
 def per_draw_moments(model, tiling, key, X):
     """Mean and variance of y under every draw and pass."""
-    return tuple(_map_draws(lambda draw, f: draw.likelihood.predict(f), model, tiling, key, X))
+    return tuple(map_draws(lambda draw, f: draw.likelihood.predict(f), model, tiling, key, X))
 
 
 @eqx.filter_jit
@@ -69,22 +75,22 @@ def moments(model, tiling, key, X):
 @eqx.filter_jit
 def log_density(model, tiling, key, X, y):
     """Log density of the mixture at y."""
-    each = _map_draws(lambda draw, f: draw.likelihood.log_expected_prob(y, f), model, tiling, key, X)
+    each = map_draws(lambda draw, f: draw.likelihood.log_expected_prob(y, f), model, tiling, key, X)
     return log_mean_exp(each, axis=0)
 
 
 @eqx.filter_jit
 def cdf(model, tiling, key, X, y):
     """Distribution function of the mixture at y."""
-    return jnp.mean(_map_draws(lambda draw, f: draw.likelihood.cdf(y, f), model, tiling, key, X), axis=0)
+    return jnp.mean(map_draws(lambda draw, f: draw.likelihood.cdf(y, f), model, tiling, key, X), axis=0)
 
 
 @eqx.filter_jit
 def crps(model, tiling, key, X, y, samples_per_draw):
     """`E|Y - y| - E|Y - Y'| / 2` from samples of y; the second mean, over pairs, comes from their order statistics."""
     row_key, latent_key, noise_key = jr.split(key, 3)
-    latent = _repeat_draws(_map_draws(lambda draw, f: f, model, tiling, row_key, X), samples_per_draw)  # [S N P]
-    likelihoods = _repeat_draws(model.likelihood, tiling.passes * samples_per_draw)
+    latent = repeat_draws(map_draws(lambda draw, f: f, model, tiling, row_key, X), samples_per_draw)  # [S N P]
+    likelihoods = repeat_draws(model.likelihood, tiling.passes * samples_per_draw)
     num = latent.mean.shape[0]
     f = latent.mean + jnp.sqrt(latent.variance) * jr.normal(latent_key, latent.mean.shape, X.dtype)
     drawn = jax.vmap(lambda likelihood, k, f: likelihood.sample(k, f))(likelihoods, jr.split(noise_key, num), f)
@@ -96,8 +102,8 @@ def crps(model, tiling, key, X, y, samples_per_draw):
 @eqx.filter_jit
 def quantiles(model, tiling, key, X, levels):
     """Quantiles by bisection of the mixture's distribution function, within 40 standard deviations of its mean."""
-    latent = _map_draws(lambda draw, f: f, model, tiling, key, X)  # [S N P]
-    likelihoods = _repeat_draws(model.likelihood, tiling.passes)
+    latent = map_draws(lambda draw, f: f, model, tiling, key, X)  # [S N P]
+    likelihoods = repeat_draws(model.likelihood, tiling.passes)
 
     def distribution(y):
         return jnp.mean(jax.vmap(lambda lik, f: lik.cdf(y, f))(likelihoods, latent), axis=0)
@@ -145,7 +151,7 @@ def at_targets(model, tiling, key, X, y):
         likelihood = draw.likelihood
         return likelihood.predict(f).mean, likelihood.log_expected_prob(y, f), likelihood.cdf(y, f)
 
-    mean, log_density, cdf = _map_draws(each, model, tiling, key, X)
+    mean, log_density, cdf = map_draws(each, model, tiling, key, X)
     return jnp.mean(mean, axis=0), log_mean_exp(log_density, axis=0), jnp.mean(cdf, axis=0)
 
 
@@ -153,11 +159,13 @@ def at_targets(model, tiling, key, X, y):
 def log_probabilities(model, tiling, key, X):
     """Log probability of every class under the mixture; for two classes both, because `1 - p` loses digits near 1."""
 
-    def each(draw, f):
-        likelihood = draw.likelihood
-        if isinstance(likelihood, Categorical):
-            return likelihood.log_probabilities(f)
-        labels = jnp.zeros_like(f.mean), jnp.ones_like(f.mean)
-        return jnp.concatenate([likelihood.log_expected_prob(label, f) for label in labels], axis=1)
+    each = map_draws(lambda draw, f: class_log_probabilities(draw.likelihood, f), model, tiling, key, X)
+    return log_mean_exp(each, axis=0)
 
-    return log_mean_exp(_map_draws(each, model, tiling, key, X), axis=0)
+
+def class_log_probabilities(likelihood: AbstractLikelihood, f: Marginals) -> Float[Array, "N K"]:
+    """Log probability of every class under the marginals of one draw."""
+    if isinstance(likelihood, Categorical):
+        return likelihood.log_probabilities(f)
+    labels = jnp.zeros_like(f.mean), jnp.ones_like(f.mean)
+    return jnp.concatenate([likelihood.log_expected_prob(label, f) for label in labels], axis=1)

@@ -10,6 +10,7 @@ from jaxtyping import Array
 from bsgp.models.likelihoods.base import (
     NUM_QUADRATURE_POINTS,
     AbstractLikelihood,
+    VarianceParts,
     normal_log_prob,
     quadrature_nodes,
 )
@@ -51,6 +52,10 @@ class Poisson(AbstractLikelihood):
     def predict(self, f):
         mean = jnp.exp(f.mean + 0.5 * f.variance)
         return Marginals(mean, mean + jnp.expm1(f.variance) * mean**2)
+
+    def variance_parts(self, f):
+        mean = jnp.exp(f.mean + 0.5 * f.variance)
+        return VarianceParts(jnp.expm1(f.variance) * mean**2, mean)
 
     def cdf(self, y, f):
         nodes, weights = quadrature_nodes(f, NUM_QUADRATURE_POINTS)

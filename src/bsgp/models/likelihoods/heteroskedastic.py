@@ -5,7 +5,7 @@ import jax.random as jr
 from jax.scipy.special import logsumexp, ndtr
 from jaxtyping import Array, Float
 
-from bsgp.models.likelihoods.base import AbstractLikelihood, normal_log_prob
+from bsgp.models.likelihoods.base import AbstractLikelihood, VarianceParts, normal_log_prob
 from bsgp.models.likelihoods.varying_scale import bounded
 from bsgp.models.linalg.numerics import Marginals, gauss_hermite
 from bsgp.runtime.checks import check_matrix, check_varies
@@ -35,7 +35,8 @@ class Heteroskedastic(AbstractLikelihood):
 
     def _scale_at(self, g: Array) -> Array:
         """Standard deviation of the noise `[... P]` where the second latent function is `g [... P]`."""
-        return self.scale * jnp.exp(bounded(self.width_amplitude * g, RANGE_OF_SCALES))
+        scale, amplitude = (jnp.broadcast_to(one, g.shape) for one in (self.scale, self.width_amplitude))
+        return scale * jnp.exp(bounded(amplitude * g, RANGE_OF_SCALES))
 
     def _noise(self, f: Marginals) -> tuple[Array, Array]:
         """Log weights `[Q 1 1]` and noise variances `[Q N P]` at quadrature nodes of g."""
@@ -64,9 +65,15 @@ class Heteroskedastic(AbstractLikelihood):
         return logsumexp(log_weight + each, axis=0)
 
     def predict(self, f):
+        epistemic, aleatoric = self.variance_parts(f)
+        return Marginals(self._of_f(f).mean, epistemic + aleatoric)
+
+    def variance_parts(self, f):
         log_weight, noise = self._noise(f)
-        at = self._of_f(f)
-        return Marginals(at.mean, at.variance + jnp.sum(jnp.exp(log_weight) * noise, axis=0))
+        return VarianceParts(self._of_f(f).variance, jnp.sum(jnp.exp(log_weight) * noise, axis=0))
+
+    def predictors(self, f):
+        return self._of_f(f)
 
     def cdf(self, y, f):
         log_weight, noise = self._noise(f)
