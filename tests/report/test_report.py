@@ -47,7 +47,17 @@ BREAKOUT = '"><img src=x onerror=alert(1)>'
 MATHS = r"$\frac$ {{ 7*7 }} `tick"
 LONG = "long " + 300 * "x"
 EMOJI, CJK = "age \N{GRINNING FACE}\N{ZERO WIDTH JOINER}", "\u5e74\u9f62\u202e\x07\x00"
-SECTIONS = ("summary", "metrics", "calibration", "predictions", "relevance", "effects", "convergence", "settings")
+SECTIONS = (
+    "summary",
+    "metrics",
+    "calibration",
+    "predictions",
+    "extrapolation",
+    "relevance",
+    "effects",
+    "convergence",
+    "settings",
+)
 TAGS = {
     "html", "head", "meta", "title", "style", "body", "header", "div", "p", "h1", "h2", "h3", "nav", "a", "main",
     "section", "dl", "dt", "dd", "ul", "li", "code", "table", "caption", "thead", "tbody", "tr", "th", "td", "figure",
@@ -202,7 +212,7 @@ def test_report_without_test_table(regression, tmp_path):
     found = Page(write_report(model, tmp_path / "new folder" / "report.html"))
     assert "likelihood to the power of 0.5" in found.text
     assert "No test table was given: pass --test" in found.text
-    assert not {"calibration", "predictions"} & set(found.ids)
+    assert not {"calibration", "predictions", "extrapolation"} & set(found.ids)
     assert set(found.ids) > {"metrics", "relevance", "effects", "convergence", "settings"}
 
 

@@ -32,7 +32,7 @@ class BSGPRegressor(RegressorMixin, BSGPEstimator):
         Number of Markov chains, for methods that sample. They run side by side on the available cores, and their
         draws do not depend on how many that is. None: four, which a grade of "converged" needs.
     objective : str
-        "fitc" or "vfe". Only bsgp and its ablations have a choice.
+        "fitc", "vfe" or "tighter-vfe". Only bsgp and its ablations have a choice.
     inducing_prior : str or None
         Prior on the inducing inputs: "normal", "determinantal", "strauss", "uniform" or "strauss-hard". None: normal,
         or, for classes with many rows, centred on cluster centres of the inputs. Only bsgp and its ablations use it.
