@@ -34,8 +34,7 @@ def exact_evidence(model, X, y):
     return multivariate_normal.logpdf(jnp.asarray(y[:, 0]), jnp.zeros(len(X)), covariance)
 
 
-@pytest.mark.parametrize("lengthscale", [0.2, 0.7, 2.0])
-@pytest.mark.parametrize("noise", [0.01, 0.2, 2.0])
+@pytest.mark.parametrize(("lengthscale", "noise"), [(0.2, 0.2), (0.7, 0.01), (0.7, 2.0), (2.0, 0.2)])
 def test_it_lies_between_vfe_and_the_evidence(lengthscale, noise):
     X, y = regression(30)
     model = shallow(np.linspace(-1.8, 1.8, 4)[:, None], lengthscale=lengthscale, noise=noise)
@@ -91,22 +90,23 @@ IDS = ["poisson", "probit", "logit"]
 @pytest.mark.parametrize(("likelihood", "labels"), COUNTED, ids=IDS)
 def test_other_likelihoods_lie_between_vfe_and_the_evidence(likelihood, labels, rng):
     """Two rows with correlated f: the evidence given u by quadrature over both."""
-    nodes, weights = gauss_hermite(80)
-    z = jnp.asarray(np.stack(np.meshgrid(nodes, nodes), axis=-1).reshape(-1, 2))
-    log_weight = jnp.log(jnp.asarray(np.outer(weights, weights).ravel() + 1e-300))
-    gains = []
-    for correlation in (-0.9, 0.0, 0.5, 0.999):
-        for _ in range(8):
-            mean, sd = rng.uniform(-3, 2, (2, 1)), rng.uniform(0.2, 1.5, 2)
-            y = jnp.asarray(rng.choice(labels, (2, 1)))
-            covariance = np.diag(sd) @ np.array([[1.0, correlation], [correlation, 1.0]]) @ np.diag(sd)
-            f = jnp.asarray(mean)[None] + (z @ jnp.asarray(np.linalg.cholesky(covariance)).T)[:, :, None]
-            exact = jax.nn.logsumexp(log_weight + jnp.sum(likelihood.log_prob(y[None], f), axis=(1, 2)))
-            at = Marginals(jnp.asarray(mean), jnp.asarray(sd**2)[:, None])
-            vfe, tighter = jnp.sum(likelihood.expected_log_prob(y, at)), jnp.sum(tighter_row_terms(likelihood, y, at))
-            assert vfe <= tighter <= exact + 1e-6
-            gains.append(float(tighter - vfe))
-    assert max(gains) > 0.1
+    num, (nodes, weights) = 64, gauss_hermite(60)
+    z = np.stack(np.meshgrid(nodes, nodes), axis=-1).reshape(1, -1, 2)
+    log_weight = jnp.log(jnp.asarray(np.outer(weights, weights).reshape(1, -1) + 1e-300))
+    correlation = np.repeat([-0.9, 0.0, 0.5, 0.999], num // 4)[:, None]
+    mean, sd, y = rng.uniform(-3, 2, (num, 2)), rng.uniform(0.2, 1.5, (num, 2)), rng.choice(labels, (num, 2))
+    second = correlation * z[:, :, 0] + np.sqrt(1.0 - correlation**2) * z[:, :, 1]
+    f = mean[:, None] + sd[:, None] * np.stack([np.broadcast_to(z[:, :, 0], second.shape), second], axis=-1)
+    each = likelihood.log_prob(jnp.broadcast_to(jnp.asarray(y)[:, None], f.shape), jnp.asarray(f))
+    exact = jax.nn.logsumexp(log_weight + jnp.sum(each, axis=2), axis=1)
+    rows, at = jnp.asarray(y.reshape(-1, 1)), Marginals(*(jnp.asarray(one.reshape(-1, 1)) for one in (mean, sd**2)))
+    vfe, tighter = (
+        np.asarray(one).reshape(num, 2).sum(axis=1)
+        for one in (likelihood.expected_log_prob(rows, at), tighter_row_terms(likelihood, rows, at))
+    )
+    assert (vfe <= tighter).all()
+    assert (tighter <= exact + 1e-6).all()
+    assert (tighter - vfe).max() > 0.01
 
 
 @pytest.mark.parametrize(("likelihood", "labels"), COUNTED, ids=IDS)

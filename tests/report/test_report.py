@@ -29,6 +29,7 @@ from bsgp.posterior.posterior import evenly_spaced
 from bsgp.report import figures, page, write, write_report
 from bsgp.report.chains import chain_plots
 from bsgp.report.effects import MAX_DRAWS, _input_values, partial_effects, relevance
+from bsgp.report.extrapolation import measure_extrapolation
 from bsgp.report.outcomes import outcomes
 from bsgp.report.quality import (
     COVERAGE_LEVELS,
@@ -197,6 +198,22 @@ def test_confusion_table_counts_every_row(classification, class_page):
     cells = re.search(r'<table class="confusion">(.*?)</table>', class_page.read_text("utf-8"), re.S)
     assert cells is not None
     assert sum(int(count) for count in re.findall(r"<td[^>]*>(\d+)</td>", cells[1])) == classification[1][0].num_rows
+
+
+def test_rows_far_outside_the_data_are_counted_and_their_errors_compared(regression):
+    model, (_, y) = regression
+    frame, _ = mixed_table()
+    far = frame[NUM_TRAIN:].assign(**{MATHS: np.where(np.arange(40) < 12, 300.0, frame[MATHS][NUM_TRAIN:] / 10)})
+    found = measure_extrapolation(model, from_frame(far), y)
+    scores, trained = model.extrapolation(from_frame(far)), model.posterior_.extrapolation(model.background_, jr.key(0))
+    beyond = scores > trained.max()
+    assert beyond[:12].all()
+    assert f"{100 * beyond.mean():.1f}% of the test rows score higher than all of 60 training rows" in found.text
+    errors = (model.predict(from_frame(far)) - y) ** 2
+    assert f"RMSE is {number(float(np.sqrt(errors[beyond].mean())))} there" in found.text
+    assert sum(band.num_rows for band in found.bands) == 40
+    assert found.share_tested.sum() == pytest.approx(1.0)
+    assert found.share_trained.sum() == pytest.approx(1.0)
 
 
 def test_deep_report_says_whose_lengthscales(deep_page):

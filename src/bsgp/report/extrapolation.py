@@ -12,13 +12,11 @@ from bsgp.estimators.base import BSGPEstimator
 from bsgp.posterior.posterior import evenly_spaced
 from bsgp.report.text import UNKNOWN, counted, number, percent
 
-FAR = 0.5
-"""Score above which a row counts as far from the data: they leave most of the function unexplained."""
-BAND_EDGES = (0.0, 0.25, 0.5, 0.75, 1.0)
+BAND_EDGES = (0.0, 0.05, 0.1, 0.25, 0.5, 1.0)
 NUM_BINS = 20
 MAX_ROWS = 2_000
 FEWEST_ROWS = 10
-"""Rows on either side of `FAR` that a comparison of errors takes."""
+"""Rows that a comparison of errors takes, both among those that extrapolate and among the others."""
 
 
 @dataclass(frozen=True)
@@ -38,10 +36,12 @@ class Extrapolation:
     text: str
     columns: tuple[str, ...]
     bands: tuple[Band, ...]
+    edges: np.ndarray
+    """Bins of the score, as far as scores reach."""
     share_tested: np.ndarray
-    """Share of the test rows in each bin of the score."""
+    """Share of the test rows in each bin."""
     share_trained: np.ndarray
-    """Share of the training rows in each bin of the score."""
+    """Share of the training rows in each bin."""
 
 
 def measure_extrapolation(model: BSGPEstimator, X: Table, y) -> Extrapolation:
@@ -51,12 +51,15 @@ def measure_extrapolation(model: BSGPEstimator, X: Table, y) -> Extrapolation:
     tested = model.extrapolation(X)
     trained = model.posterior_.extrapolation(model.background_, model.key_of_chunk())
     errors = _class_errors(model, X, y) if isinstance(model, BSGPClassifier) else _target_errors(model, X, y)
+    edges = np.linspace(0.0, np.ceil(20.0 * max(tested.max(), trained.max(), 0.01)) / 20.0, NUM_BINS + 1)
+    share_tested, share_trained = (np.histogram(score, bins=edges)[0] / len(score) for score in (tested, trained))
     return Extrapolation(
-        text=f"{_reach(tested, trained)} {_comparison(tested, errors)}",
+        text=_text(tested, trained, errors),
         columns=errors.columns,
         bands=tuple(_band(tested, low, high, errors) for low, high in pairwise(BAND_EDGES)),
-        share_tested=_shares(tested),
-        share_trained=_shares(trained),
+        edges=edges,
+        share_tested=share_tested,
+        share_trained=share_trained,
     )
 
 
@@ -96,27 +99,23 @@ def _class_errors(model: BSGPClassifier, X: Table, y: np.ndarray) -> _Errors:
     return _Errors("error rate", ("Error", "Mean probability of the true class"), of_rows)
 
 
-def _reach(tested: np.ndarray, trained: np.ndarray) -> str:
-    """Which share of the rows lies far from the data."""
-    if not (tested > FAR).any():
-        return f"No test row scores above {FAR}: none lies far from the training data."
-    said = f"{percent(float(np.mean(tested > FAR)))} of the test rows score above {FAR}"
-    return f"{said}, and {percent(float(np.mean(trained > FAR)))} of {counted(len(trained), 'training row')}."
-
-
-def _comparison(tested: np.ndarray, errors: _Errors) -> str:
-    """Whether errors are larger far from the data."""
-    is_far = tested > FAR
-    if min(is_far.sum(), (~is_far).sum()) < FEWEST_ROWS:
-        return ""
-    return f"The {errors.name} is {errors.of_rows(is_far)[0]} there, and {errors.of_rows(~is_far)[0]} elsewhere."
+def _text(tested: np.ndarray, trained: np.ndarray, errors: _Errors) -> str:
+    """Which share of the test rows extrapolates, and whether errors are larger there."""
+    beyond = tested > trained.max()
+    rows = counted(len(trained), "training row")
+    if not beyond.any():
+        return f"No test row scores higher than all of {rows}: none extrapolates."
+    by_chance = 1.0 / (len(trained) + 1)
+    said = (
+        f"{percent(float(np.mean(beyond)))} of the test rows score higher than all of {rows}: they extrapolate. "
+        f"About {percent(by_chance)} would if test rows were like training rows."
+    )
+    if min(beyond.sum(), (~beyond).sum()) < FEWEST_ROWS:
+        return said
+    return f"{said} The {errors.name} is {errors.of_rows(beyond)[0]} there, and {errors.of_rows(~beyond)[0]} elsewhere."
 
 
 def _band(tested: np.ndarray, low: float, high: float, errors: _Errors) -> Band:
     chosen = (tested >= low) & ((tested < high) | (high == BAND_EDGES[-1]))
     values = errors.of_rows(chosen) if chosen.any() else (UNKNOWN,) * len(errors.columns)
     return Band(f"{low:g} to {high:g}", int(chosen.sum()), values)
-
-
-def _shares(score: np.ndarray) -> np.ndarray:
-    return np.histogram(score, bins=NUM_BINS, range=(0.0, 1.0))[0] / len(score)

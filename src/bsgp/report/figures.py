@@ -122,13 +122,13 @@ def true_class_histogram(probability: np.ndarray, num_classes: int) -> str:
 
 def extrapolation_histogram(found: Extrapolation) -> str:
     def draw(axes: "Axes") -> None:
-        edges = np.linspace(0.0, 1.0, len(found.share_tested) + 1)
+        edges = found.edges
         axes.bar(
             edges[:-1], 100.0 * found.share_tested, np.diff(edges), align="edge", color=BLUE, alpha=0.8,
             edgecolor="white", lw=0.8, label="test rows",
         )  # fmt: skip
         axes.stairs(100.0 * found.share_trained, edges, color=ORANGE, lw=1.8, label="training rows")
-        axes.set(xlim=(0, 1), xlabel="extrapolation score", ylabel="rows, %")
+        axes.set(xlim=(0, edges[-1]), xlabel="extrapolation score", ylabel="rows, %")
         axes.legend(loc="upper right")
 
     return _picture(_on_axes(draw))
