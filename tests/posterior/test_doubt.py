@@ -206,6 +206,16 @@ def test_extrapolation_of_every_likelihood(likelihood, rng, getkey):
     assert_allclose(outside, 1.0, atol=1e-6)
 
 
+@pytest.mark.parametrize("depth", [1, 2])
+def test_one_pass_gives_both_predictions_and_extrapolation(depth, rng, X, getkey):
+    posterior, key = stacked(NOISES["student"], rng, depth=depth), getkey()
+    predicted, score = posterior.predict_and_extrapolation(X, key)
+    alone = posterior.predict(X, jax.random.clone(key))
+    assert_allclose(predicted.mean, alone.mean, rtol=1e-12)
+    assert_allclose(predicted.variance, alone.variance, rtol=1e-12)
+    assert_allclose(score, posterior.extrapolation(X, jax.random.clone(key)), rtol=1e-12)
+
+
 def test_chunks_do_not_change_them(rng, X, getkey, monkeypatch):
     posterior, classes = stacked(NOISES["mixture"], rng), stacked(Bernoulli(), rng)
 

@@ -27,10 +27,7 @@ class BSGPClassifier(ClassifierMixin, BSGPEstimator):
 
     def probabilities_at(self, inputs: np.ndarray, key) -> np.ndarray:
         """`predict_proba` of encoded rows `[N D]`."""
-        probability = np.asarray(self.posterior_.predict(inputs, key).mean, np.float64)
-        if probability.shape[1] == 1:  # of two classes the model predicts the second
-            return np.concatenate([1.0 - probability, probability], axis=1)
-        return probability / probability.sum(axis=1, keepdims=True)
+        return of_all_classes(self.posterior_.predict(inputs, key).mean)
 
     def predict_entropy(self, X) -> Entropies:
         """Doubt about the class of each row, in nats: `total`, and its parts `epistemic` and `aleatoric`, each `[N]`.
@@ -115,3 +112,11 @@ class BSGPClassifier(ClassifierMixin, BSGPEstimator):
     def _set_target_state(self, state):
         self.target_names_ = tuple(state["names"])
         self.classes_ = np.asarray(state["classes"], dtype=state["dtype"])
+
+
+def of_all_classes(mean: np.ndarray) -> np.ndarray:
+    """Probability of each class, `[N K]`, from the posterior's mean of y."""
+    probability = np.asarray(mean, np.float64)
+    if probability.shape[1] == 1:  # of two classes the model predicts the second
+        return np.concatenate([1.0 - probability, probability], axis=1)
+    return probability / probability.sum(axis=1, keepdims=True)

@@ -5,8 +5,9 @@ from jaxtyping import Array
 
 from bsgp.data.tables.columns import Table
 from bsgp.estimators.base import BSGPEstimator
-from bsgp.estimators.classifier import BSGPClassifier
+from bsgp.estimators.classifier import BSGPClassifier, of_all_classes
 from bsgp.estimators.regressor import BSGPRegressor
+from bsgp.models.linalg.numerics import Marginals
 
 LEVELS = {"q05": 0.05, "q50": 0.5, "q95": 0.95}
 
@@ -20,27 +21,32 @@ def prediction_columns(
     deviations of each target, or entropies of the class. `chunk` is the number of these rows' chunk in a larger table.
     """
     key, inputs = model.key_of_chunk(chunk), model.encode(X)
+    predicted, extrapolation = model.posterior_.predict_and_extrapolation(inputs, key)
     of_targets = _class_columns if isinstance(model, BSGPClassifier) else _target_columns
-    columns = of_targets(model, inputs, key, has_parts)
-    return {**columns, "extrapolation": model.posterior_.extrapolation(inputs, key)}
+    columns = of_targets(model, inputs, key, predicted, has_parts)
+    return {**columns, "extrapolation": extrapolation}
 
 
-def _target_columns(model: BSGPEstimator, inputs: np.ndarray, key: Array, has_parts: bool) -> dict[str, np.ndarray]:
+def _target_columns(
+    model: BSGPEstimator, inputs: np.ndarray, key: Array, predicted: Marginals, has_parts: bool
+) -> dict[str, np.ndarray]:
     assert isinstance(model, BSGPRegressor)  # for the type checker
     posterior, centre, scale = model.posterior_, model.target_mean, model.target_scale
-    mean, *variances = posterior.variance_parts(inputs, key) if has_parts else posterior.predict(inputs, key)
-    of_all = [np.sqrt(sum(variances)), *(np.sqrt(one) for one in variances if has_parts)]
-    deviations = dict(zip(("std", "epistemic", "aleatoric"), (one * scale for one in of_all), strict=False))
+    found = {"mean": predicted.mean * scale + centre, "std": np.sqrt(predicted.variance) * scale}
+    if has_parts:
+        _, epistemic, aleatoric = posterior.variance_parts(inputs, key)
+        found |= {"epistemic": np.sqrt(epistemic) * scale, "aleatoric": np.sqrt(aleatoric) * scale}
     quantiles = posterior.quantiles(inputs, list(LEVELS.values()), key) * scale[:, None] + centre[:, None]
-    found = {"mean": mean * scale + centre, **deviations}
     found |= {level: quantiles[:, :, k] for k, level in enumerate(LEVELS)}
     prefixes = [f"{name}_" if len(model.target_names_) > 1 else "" for name in model.target_names_]
     return {f"{prefix}{name}": values[:, k] for k, prefix in enumerate(prefixes) for name, values in found.items()}
 
 
-def _class_columns(model: BSGPEstimator, inputs: np.ndarray, key: Array, has_parts: bool) -> dict[str, np.ndarray]:
+def _class_columns(
+    model: BSGPEstimator, inputs: np.ndarray, key: Array, predicted: Marginals, has_parts: bool
+) -> dict[str, np.ndarray]:
     assert isinstance(model, BSGPClassifier)  # for the type checker
-    probability = model.probabilities_at(inputs, key)
+    probability = of_all_classes(predicted.mean)
     columns = {f"p_{label}": probability[:, index] for index, label in enumerate(model.classes_)}
     columns["label"] = model.classes_[np.argmax(probability, axis=1)]
     if has_parts:

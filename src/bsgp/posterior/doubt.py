@@ -9,6 +9,7 @@ from jaxtyping import Array, Float
 
 from bsgp.models.likelihoods.base import AbstractLikelihood
 from bsgp.models.linalg.numerics import Marginals, log_mean_exp
+from bsgp.models.model import AbstractModel
 from bsgp.posterior.mixture import class_log_probabilities, map_draws, repeat_draws
 
 NUM_NODES, REACH = 64, 5.5
@@ -37,14 +38,32 @@ def extrapolation(model, tiling, key, X):
 
     Unexplained is the variance given a draw's inducing variables, and the draw's distance from the mean of all draws.
     """
+    return _unexplained(
+        map_draws(lambda draw, at: _after_and_before(draw, *at), model, tiling, key, X, with_prior=True)
+    )
+
+
+@eqx.filter_jit
+def moments_and_extrapolation(model, tiling, key, X):
+    """Mean and variance of the mixture, and `extrapolation`, in one pass of the rows through the draws."""
 
     def each(draw, at):
-        f, prior = at
-        predictors = draw.likelihood.predictors
-        before = predictors(Marginals(jnp.zeros_like(f.mean), jnp.broadcast_to(prior, f.mean.shape)))
-        return predictors(f), before.variance
+        return draw.likelihood.predict(at[0]), _after_and_before(draw, *at)
 
-    after, before = map_draws(each, model, tiling, key, X, with_prior=True)
+    (mean, variance), predictors = map_draws(each, model, tiling, key, X, with_prior=True)
+    return jnp.mean(mean, axis=0), jnp.mean(variance, axis=0) + jnp.var(mean, axis=0), _unexplained(predictors)
+
+
+def _after_and_before(draw: AbstractModel, f: Marginals, prior: Float[Array, "N 1"]) -> tuple[Marginals, Array]:
+    """What the mean of y follows: its marginals under a draw, and its variance without any data."""
+    predictors = draw.likelihood.predictors
+    before = Marginals(jnp.zeros_like(f.mean), jnp.broadcast_to(prior, f.mean.shape))
+    return predictors(f), predictors(before).variance
+
+
+def _unexplained(predictors: tuple[Marginals, Float[Array, "S N P"]]) -> Float[Array, " N"]:
+    """The share of the variance before any data that is left after them."""
+    after, before = predictors
     left = after.variance + (after.mean - jnp.mean(after.mean, axis=0, keepdims=True)) ** 2
     return jnp.clip(jnp.mean(jnp.sum(left, axis=2) / jnp.sum(before, axis=2), axis=0), 0.0, 1.0)
 

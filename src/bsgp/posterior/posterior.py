@@ -122,6 +122,11 @@ class Posterior(eqx.Module):
         """Share of the latent function's prior variance that the data leave unexplained, from 0 to 1, `[N]`."""
         return self._by_rows(doubt.extrapolation, key, X)
 
+    def predict_and_extrapolation(self, X, key: Array) -> tuple[Marginals, np.ndarray]:
+        """`predict` and `extrapolation`, in the time of one of them."""
+        mean, variance, score = self._by_rows(doubt.moments_and_extrapolation, key, X)
+        return Marginals(mean, variance), score
+
     def log_density(self, X, y, key: Array) -> np.ndarray:
         """`log (1/S) sum_s p(y | x, draw s)`: the log density of the mixture per row and output, `[N P]`."""
         return self._by_rows(mixture.log_density, key, X, y)
