@@ -8,7 +8,7 @@ from bsgp.methods.registry import METHODS
 from result_tables import ROOT, replace_between
 
 PAGE = ROOT / "docs" / "methods.md"
-WORDS = {"fitc": "FITC", "vfe": "VFE", "sample": "sampled", "optimise": "optimised"}
+WORDS = {"fitc": "FITC", "vfe": "VFE", "tighter-vfe": "tighter VFE", "sample": "sampled", "optimise": "optimised"}
 """Words of the page for those of the rows. Other words stay."""
 CAPABILITIES = {
     "has_chains": "several chains",
@@ -31,7 +31,8 @@ def treatment_table() -> str:
 
 
 def _treatment(method: Method) -> tuple[str, ...]:
-    objective = " or ".join(_word(name) for name in method.objectives)
+    *others, last = (_word(name) for name in method.objectives)
+    objective = f"{', '.join(others)} or {last}" if others else last
     blocks = tuple(_word(block) for block in (method.u, method.Z, method.theta, method.noise))
     layers, classes = "any" if method.is_deep else "1", "no" if method.needs_gaussian else "yes"
     return f"`{method.name}`", objective, *blocks, layers, classes, method.about

@@ -68,7 +68,7 @@ def test_predictions_are_a_table(work):
     out = work / "predictions.csv"
     main(["predict", str(work / "prices"), str(work / "test.csv"), "--out", str(out), "-q"])
     predicted = pd.read_csv(out)
-    assert list(predicted.columns) == ["mean", "std", "q05", "q50", "q95"]
+    assert list(predicted.columns) == ["mean", "std", "q05", "q50", "q95", "extrapolation"]
     assert len(predicted) == 30
     assert (predicted["q05"] < predicted["q95"]).all()
     truth = table(30, seed=1)["price"]
@@ -88,9 +88,28 @@ def test_class_predictions_name_the_classes(work):
     out = work / "labels.csv"
     main(["predict", str(work / "classes"), str(work / "test.csv"), "--out", str(out), "-q"])
     predicted = pd.read_csv(out)
-    assert list(predicted.columns) == ["p_cheap", "p_dear", "label"]
+    assert list(predicted.columns) == ["p_cheap", "p_dear", "label", "extrapolation"]
     np.testing.assert_allclose(predicted["p_cheap"] + predicted["p_dear"], 1.0)
     assert (predicted["label"] == table(30, seed=1)["class"]).mean() > 0.7
+
+
+def test_parts_of_the_doubt_are_columns_behind_an_option(work):
+    def predicted(model, *options):
+        out = work / "parts.csv"
+        main(["predict", str(work / model), str(work / "test.csv"), "--out", str(out), "-q", *options])
+        return pd.read_csv(out)
+
+    plain, split = predicted("prices"), predicted("prices", "--parts")
+    assert list(split.columns) == [
+        "mean", "std", "epistemic", "aleatoric", "q05", "q50", "q95", "extrapolation",
+    ]  # fmt: skip
+    np.testing.assert_allclose(split[plain.columns], plain, rtol=1e-9)
+    np.testing.assert_allclose(np.hypot(split["epistemic"], split["aleatoric"]), split["std"])
+    assert plain["extrapolation"].between(0, 1).all()
+    classes = predicted("classes", "--parts")
+    assert list(classes.columns) == ["p_cheap", "p_dear", "label", "epistemic", "aleatoric", "extrapolation"]
+    p = classes[["p_cheap", "p_dear"]]
+    np.testing.assert_allclose(classes["epistemic"] + classes["aleatoric"], -(p * np.log(p)).sum(axis=1), rtol=1e-6)
 
 
 @pytest.mark.parametrize(

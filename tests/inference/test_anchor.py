@@ -38,7 +38,7 @@ def scatter(position, key):
     return tree.unflatten([x + 0.3 * jr.normal(k, x.shape) for x, k in zip(leaves, keys, strict=True)])
 
 
-@pytest.mark.parametrize("objective", ["fitc", "vfe"])
+@pytest.mark.parametrize("objective", ["fitc", "vfe", "tighter-vfe"])
 @pytest.mark.parametrize(
     ("depth", "num_anchor", "num_targets"), [(1, 30, 1), (1, 30, 2), (1, 12, 2), (2, 30, 1), (2, 10, 2)]
 )

@@ -17,7 +17,7 @@ def batch_of(X, y, rows=slice(None)):
     return Batch(jnp.asarray(X[rows]), jnp.asarray(y[rows]))
 
 
-@pytest.mark.parametrize("objective", ["fitc", "vfe"])
+@pytest.mark.parametrize("objective", ["fitc", "vfe", "tighter-vfe"])
 def test_mean_over_minibatches_is_the_full_log_joint(objective, getkey):
     target, X, y = tiny_target(objective=objective)
     position, key = target.unconstrain(target.model), getkey()
@@ -120,7 +120,7 @@ def test_outputs_are_summed(rng, getkey):
     assert_allclose(both, 2 * target.log_likelihood(target.model, batch_of(X, y), getkey()), rtol=1e-10)
 
 
-@pytest.mark.parametrize("objective", ["fitc", "vfe"])
+@pytest.mark.parametrize("objective", ["fitc", "vfe", "tighter-vfe"])
 @pytest.mark.parametrize("num_anchor", [None, 10, 30], ids=["plain", "anchored", "u integrated out"])
 def test_a_power_is_that_many_copies_of_the_data(num_anchor, objective, getkey):
     target, X, y = tiny_target()

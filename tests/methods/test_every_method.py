@@ -126,7 +126,7 @@ def chosen_recipe(method, X, y, options):
     return with_options(recipe_of(task), options, task.num_rows)
 
 
-@pytest.mark.parametrize("objective", ["fitc", "vfe"])
+@pytest.mark.parametrize("objective", ["fitc", "vfe", "tighter-vfe"])
 def test_options_reach_the_recipe(objective):
     X, y = regression(40)
     options = Options(objective=objective, num_inducing=50, effort=0.5, max_seconds=7.0)

@@ -10,7 +10,7 @@ from bsgp.models.likelihoods.base import expected_log_prob_by_quadrature, log_ex
 from bsgp.models.likelihoods.classes import Bernoulli, Categorical
 from bsgp.models.likelihoods.counts import AbstractCounts, NegativeBinomial, Poisson
 from bsgp.models.likelihoods.gaussian_noise import Gaussian
-from bsgp.models.likelihoods.heteroskedastic import RANGE_OF_SCALES, Heteroskedastic
+from bsgp.models.likelihoods.heteroskedastic import RANGE_OF_SCALES, Heteroskedastic, heteroskedastic
 from bsgp.models.likelihoods.mixture import GaussianMixture, gaussian_mixture
 from bsgp.models.likelihoods.ordinal import Ordinal, ordinal
 from bsgp.models.likelihoods.student_t import StudentT
@@ -147,6 +147,49 @@ def test_predicted_moments_and_distribution_are_integrals_of_scipys(likelihood, 
         below = on_a_grid(lambda f: conditional(np.asarray(f)).cdf(np.asarray(y)))
         # 32 nodes resolve the steep distribution function of a count only roughly
         assert_allclose(likelihood.cdf(y, F), below, atol=1e-2 if isinstance(likelihood, AbstractCounts) else 1e-7)
+
+
+@pytest.mark.parametrize(("likelihood", "y", "conditional"), WITH_SCIPY, ids=IDS)
+def test_the_parts_of_the_variance_are_integrals_of_scipys_moments(likelihood, y, conditional):
+    mean = on_a_grid(lambda f: conditional(np.asarray(f)).mean())
+    epistemic = on_a_grid(lambda f: (conditional(np.asarray(f)).mean() - mean) ** 2)
+    aleatoric = on_a_grid(lambda f: conditional(np.asarray(f)).var())
+    parts = likelihood.variance_parts(F)
+    assert_allclose(parts.epistemic, epistemic, rtol=1e-4)
+    assert_allclose(parts.aleatoric, aleatoric, rtol=1e-4)
+    assert_allclose(parts.epistemic + parts.aleatoric, likelihood.predict(F).variance, rtol=1e-6)
+
+
+SEVERAL_LATENT = [heteroskedastic(2, jnp.float64), gaussian_mixture(2, jnp.float64), Categorical(3, 512)]
+
+
+@pytest.mark.parametrize("likelihood", SEVERAL_LATENT, ids=lambda one: type(one).__name__)
+def test_the_parts_of_the_variance_with_several_latent_functions(likelihood, rng):
+    """Against random latent values, at each of which `predict` without variance gives the moments of y."""
+    num, num_latent = 5_000, likelihood.num_latent(2)
+    mean, variance = rng.standard_normal((2, num_latent)), rng.uniform(0.1, 0.6, (2, num_latent))
+    if isinstance(likelihood, GaussianMixture):  # widths and weights are functions of the conditional means
+        variance.reshape(2, 2, -1)[:, :, 1 + likelihood.num_components :] = 0.0
+    f = Marginals(jnp.asarray(mean), jnp.asarray(variance))
+    at = mean + np.sqrt(variance) * rng.standard_normal((num, 2, num_latent))
+    rows = jnp.asarray(at.reshape(2 * num, num_latent))
+    given = [np.asarray(one).reshape(num, 2, -1) for one in likelihood.predict(Marginals(rows, jnp.zeros_like(rows)))]
+    parts = likelihood.variance_parts(f)
+    assert_allclose(parts.epistemic, given[0].var(axis=0), rtol=0.1, atol=1e-3)
+    assert_allclose(parts.aleatoric, given[1].mean(axis=0), rtol=0.06)
+    assert_allclose(parts.epistemic + parts.aleatoric, likelihood.predict(f).variance, rtol=5e-3)
+
+
+def test_predictors_are_what_the_mean_of_y_follows(rng):
+    f = Marginals(jnp.asarray(rng.standard_normal((4, 3))), jnp.asarray(rng.uniform(0.1, 3.0, (4, 3))))
+    classes = Categorical(3).predictors(f)
+    exact = Categorical(3, num_lattice_points=512)
+    assert_allclose(classes.mean, exact.predict(f).mean, atol=0.03)
+    assert_allclose(classes.variance, exact.variance_parts(f).epistemic, atol=0.02)
+    two = heteroskedastic(1, jnp.float64)
+    f = Marginals(MEAN * jnp.ones((1, 2)), VARIANCE * jnp.ones((1, 2)))
+    assert_allclose(two.predictors(f).variance, VARIANCE)  # the width of the noise does not move the mean
+    assert_allclose(Poisson().predictors(F).mean, MEAN)
 
 
 @pytest.mark.parametrize(("likelihood", "y", "conditional"), WITH_SCIPY, ids=IDS)

@@ -30,6 +30,7 @@ from bsgp.posterior.posterior import evenly_spaced
 from bsgp.report import figures, page, write, write_report
 from bsgp.report.chains import chain_plots
 from bsgp.report.effects import MAX_DRAWS, _input_values, partial_effects, relevance
+from bsgp.report.extrapolation import measure_extrapolation
 from bsgp.report.outcomes import outcomes
 from bsgp.report.quality import (
     COVERAGE_LEVELS,
@@ -48,7 +49,17 @@ BREAKOUT = '"><img src=x onerror=alert(1)>'
 MATHS = r"$\frac$ {{ 7*7 }} `tick"
 LONG = "long " + 300 * "x"
 EMOJI, CJK = "age \N{GRINNING FACE}\N{ZERO WIDTH JOINER}", "\u5e74\u9f62\u202e\x07\x00"
-SECTIONS = ("summary", "metrics", "calibration", "predictions", "relevance", "effects", "convergence", "settings")
+SECTIONS = (
+    "summary",
+    "metrics",
+    "calibration",
+    "predictions",
+    "extrapolation",
+    "relevance",
+    "effects",
+    "convergence",
+    "settings",
+)
 TAGS = {
     "html", "head", "meta", "title", "style", "body", "header", "div", "p", "h1", "h2", "h3", "nav", "a", "main",
     "section", "dl", "dt", "dd", "ul", "li", "code", "table", "caption", "thead", "tbody", "tr", "th", "td", "figure",
@@ -190,6 +201,22 @@ def test_confusion_table_counts_every_row(classification, class_page):
     assert sum(int(count) for count in re.findall(r"<td[^>]*>(\d+)</td>", cells[1])) == classification[1][0].num_rows
 
 
+def test_rows_far_outside_the_data_are_counted_and_their_errors_compared(regression):
+    model, (_, y) = regression
+    frame, _ = mixed_table()
+    far = frame[NUM_TRAIN:].assign(**{MATHS: np.where(np.arange(40) < 12, 300.0, frame[MATHS][NUM_TRAIN:] / 10)})
+    found = measure_extrapolation(model, from_frame(far), y)
+    scores, trained = model.extrapolation(from_frame(far)), model.posterior_.extrapolation(model.background_, jr.key(0))
+    beyond = scores > trained.max()
+    assert beyond[:12].all()
+    assert f"{100 * beyond.mean():.1f}% of the test rows score higher than all of 60 training rows" in found.text
+    errors = (model.predict(from_frame(far)) - y) ** 2
+    assert f"RMSE is {number(float(np.sqrt(errors[beyond].mean())))} there" in found.text
+    assert sum(band.num_rows for band in found.bands) == 40
+    assert found.share_tested.sum() == pytest.approx(1.0)
+    assert found.share_trained.sum() == pytest.approx(1.0)
+
+
 def test_deep_report_says_whose_lengthscales(deep_page):
     text = Page(deep_page).text
     assert "in the first of 2 layers" in text
@@ -203,7 +230,7 @@ def test_report_without_test_table(regression, tmp_path):
     found = Page(write_report(model, tmp_path / "new folder" / "report.html"))
     assert "likelihood to the power of 0.5" in found.text
     assert "No test table was given: pass --test" in found.text
-    assert not {"calibration", "predictions"} & set(found.ids)
+    assert not {"calibration", "predictions", "extrapolation"} & set(found.ids)
     assert set(found.ids) > {"metrics", "relevance", "effects", "convergence", "settings"}
 
 

@@ -30,7 +30,9 @@ class FreeChoice:
     full_data_x: Annotated[
         bool, Parameter(help="Only with `uci`: standardise inputs by all rows, as the authors did.")
     ] = False
-    objective: Annotated[str, Parameter(help="Only with `uci`: `fitc` or `vfe`, for bsgp and its ablations.")] = "fitc"
+    objective: Annotated[
+        str, Parameter(help="Only with `uci`: `fitc`, `vfe` or `tighter-vfe`, for bsgp and its ablations.")
+    ] = "fitc"
     inducing_prior: Annotated[
         str, Parameter(help="Only with `uci`: normal, determinantal, strauss, ..., for bsgp and its ablations.")
     ] = "normal"

@@ -17,10 +17,20 @@ def predict(
     ],
     *,
     out: Annotated[Path, Parameter(help="File for the predictions: .csv, .csv.gz, .tsv or .parquet.")],
+    parts: Annotated[
+        bool,
+        Parameter(
+            negative="",
+            help="Add the columns `epistemic` and `aleatoric`: the doubt that more data would reduce, and the rest, as "
+            "standard deviations of each target or entropies of the class.",
+        ),
+    ] = False,
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
     """Predict every row of a table: mean, std, q05, q50 and q95 of each target, or the probability of each class.
+
+    The last column, extrapolation, is 0 where the training rows settle the prediction, and 1 far from all of them.
 
     Example: bsgp predict model new.csv --out predictions.csv
     """
@@ -36,6 +46,6 @@ def predict(
     with TableWriter(out) as writer:
         for index, table in enumerate(chunks):
             with chunks.locating_errors():
-                columns = prediction_columns(estimator, table, index)
+                columns = prediction_columns(estimator, table, index, has_parts=parts)
             writer.write(columns)
     output(quiet).print(f"Wrote {chunks.num_rows:,} predictions to {out}.", markup=False)

@@ -290,6 +290,16 @@ class BSGPEstimator(PicklesDraws, BaseEstimator, abc.ABC):
         key = jr.fold_in(jr.key(self._seed), 1)
         return jr.fold_in(key, chunk) if chunk else key
 
+    def extrapolation(self, X) -> np.ndarray:
+        """How far each row lies outside the data, `[N]`: the share of what was unknown before any data that still is.
+
+        0: the data settle the function at this row. 1: they say nothing about it, and the prediction is the prior's.
+        In between it is a share of variance, in the model's own lengthscales: a row far out in a column that does not
+        matter is not far out. With several layers, the doubt of hidden layers is passed on to the last one, which
+        is measured.
+        """
+        return self.posterior_.extrapolation(self.encode(X), self.key_of_chunk())
+
     # -- what the subclasses know ------------------------------------------------------------------------------
 
     _task: str

@@ -15,6 +15,7 @@ from bsgp.estimators.class_weights import weights_of_classes
 from bsgp.estimators.parameters import adds_to
 from bsgp.estimators.training_rows import target_names
 from bsgp.models.likelihoods.classes import Bernoulli, Categorical
+from bsgp.posterior.posterior import Entropies
 
 
 class BSGPClassifier(ClassifierMixin, BSGPEstimator):
@@ -47,10 +48,16 @@ class BSGPClassifier(ClassifierMixin, BSGPEstimator):
 
     def probabilities_at(self, inputs: np.ndarray, key) -> np.ndarray:
         """`predict_proba` of encoded rows `[N D]`."""
-        probability = np.asarray(self.posterior_.predict(inputs, key).mean, np.float64)
-        if probability.shape[1] == 1:  # of two classes the model predicts the second
-            return np.concatenate([1.0 - probability, probability], axis=1)
-        return probability / probability.sum(axis=1, keepdims=True)
+        return of_all_classes(self.posterior_.predict(inputs, key).mean)
+
+    def predict_entropy(self, X) -> Entropies:
+        """Doubt about the class of each row, in nats: `total`, and its parts `epistemic` and `aleatoric`, each `[N]`.
+
+        `total` is the entropy of `predict_proba`: 0 if the class is certain, log K if all K classes are as likely. The
+        epistemic part, which more data would reduce, is the mutual information between the class and the model: draws
+        disagree. The aleatoric part, which they would not, is the mean entropy given a model: classes overlap.
+        """
+        return self.posterior_.entropy_parts(self.encode(X), self.key_of_chunk())
 
     def predict_log_proba(self, X) -> np.ndarray:
         return np.log(self.predict_proba(X))
@@ -142,3 +149,11 @@ class BSGPClassifier(ClassifierMixin, BSGPEstimator):
     def _set_target_state(self, state):
         self.target_names_ = tuple(state["names"])
         self.classes_ = np.asarray(state["classes"], dtype=state["dtype"])
+
+
+def of_all_classes(mean: np.ndarray) -> np.ndarray:
+    """Probability of each class, `[N K]`, from the posterior's mean of y."""
+    probability = np.asarray(mean, np.float64)
+    if probability.shape[1] == 1:  # of two classes the model predicts the second
+        return np.concatenate([1.0 - probability, probability], axis=1)
+    return probability / probability.sum(axis=1, keepdims=True)

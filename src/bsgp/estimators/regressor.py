@@ -42,7 +42,7 @@ class BSGPRegressor(RegressorMixin, BSGPEstimator):
         Number of Markov chains, for methods that sample. They run side by side on the available cores, and their
         draws do not depend on how many that is. None: four, which a grade of "converged" needs.
     objective : str
-        "fitc" or "vfe". Only bsgp and its ablations have a choice.
+        "fitc", "vfe" or "tighter-vfe". Only bsgp and its ablations have a choice.
     inducing_prior : str or None
         Prior on the inducing inputs: "normal", "determinantal", "strauss", "uniform" or "strauss-hard". None: normal,
         or, for classes with many rows, centred on cluster centres of the inputs. Only bsgp and its ablations use it.
@@ -98,6 +98,12 @@ class BSGPRegressor(RegressorMixin, BSGPEstimator):
         How columns became inputs.
     """
 
+    @adds_to(BSGPEstimator.__init__)
+    def __init__(self, *, noise=None, exposure=None, **parameters):
+        super().__init__(**parameters)
+        self.noise = noise
+        self.exposure = exposure
+
     def fit(self, X, y=None, sample_weight=None, noise_std=None):
         """Draw from the posterior given a table `X` (DataFrame, array) and its targets `y`.
 
@@ -117,17 +123,17 @@ class BSGPRegressor(RegressorMixin, BSGPEstimator):
     # `noise_std` of the methods below, in the units of y and of its shape, is the known noise of new measurements. By
     # default it is none, also after a fit with known noise: new measurements need not be as noisy as the old ones.
 
-    @adds_to(BSGPEstimator.__init__)
-    def __init__(self, *, noise=None, exposure=None, **parameters):
-        super().__init__(**parameters)
-        self.noise = noise
-        self.exposure = exposure
-
-    def predict(self, X, return_std: bool = False, noise_std=None):
+    def predict(self, X, return_std: bool | str = False, noise_std=None):
         """Mean of the predictive distribution, and its standard deviation if asked for.
+
+        With `return_std="parts"` two standard deviations follow the mean: the epistemic one, which more data would
+        reduce (spread of the function over the posterior), and the aleatoric one, which they would not (the noise).
+        Their squares add up to that of `return_std=True`.
 
         `noise_std` is the known part of the noise of new measurements; without it, they have the learned noise only.
         """
+        if isinstance(return_std, str):
+            return self._mean_and_parts(X, return_std, noise_std)
         inputs = self.encode(X)
         mean, variance = self.posterior_.predict(inputs, self.key_of_chunk(), self._known_at(inputs, noise_std))
         mean = self._shaped(self._units.inverse(np.asarray(mean)))
@@ -141,6 +147,12 @@ class BSGPRegressor(RegressorMixin, BSGPEstimator):
         known = self._known_at(inputs, noise_std)
         quantiles = self.posterior_.quantiles(inputs, levels, self.key_of_chunk(), known)
         return self._shaped(quantiles * self._units.scale[:, None] + self._units.mean[:, None])
+
+    def predict_interval(self, X, level: float = 0.9, noise_std=None) -> np.ndarray:
+        """Central interval that holds `y` with probability `level`: `[N 2]`, or `[N P 2]` for several targets."""
+        if not 0 < level < 1:
+            raise ValueError(f"`level` must lie between 0 and 1, got {level}. Pass for instance 0.9.")
+        return self.predict_quantiles(X, [0.5 - 0.5 * level, 0.5 + 0.5 * level], noise_std)
 
     def log_density(self, X, y, noise_std=None) -> np.ndarray:
         """Log predictive density of `y`, per row, and per target if there are several."""
@@ -192,6 +204,16 @@ class BSGPRegressor(RegressorMixin, BSGPEstimator):
     def _state_of(self, state):
         mean, scale = list(state.mean), list(state.scale)
         return {"names": list(state.names), "mean": mean, "scale": scale, "is_flat": len(state.names) == 1}
+
+    def _mean_and_parts(self, X, return_std: str, noise_std) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Mean, epistemic and aleatoric standard deviation."""
+        if return_std != "parts":
+            raise ValueError(f'`return_std` must be False, True or "parts", got {return_std!r}. Choose one of them.')
+        inputs = self.encode(X)
+        found = self.posterior_.variance_parts(inputs, self.key_of_chunk(), self._known_at(inputs, noise_std))
+        deviations = (np.sqrt(part) * self._units.scale for part in (found.epistemic, found.aleatoric))
+        mean, epistemic, aleatoric = map(self._shaped, (self._units.inverse(found.mean), *deviations))
+        return mean, epistemic, aleatoric
 
     def _shaped(self, values: np.ndarray) -> np.ndarray:
         return values[:, 0] if self._is_flat else values

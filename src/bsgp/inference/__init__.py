@@ -4,7 +4,7 @@ from bsgp.inference.anchor import Anchor
 from bsgp.inference.checkpoints import Checkpoints
 from bsgp.inference.history import History
 from bsgp.inference.nuts import NutsPlan, sample_nuts
-from bsgp.inference.objectives import FITC, VFE, AbstractObjective
+from bsgp.inference.objectives import FITC, VFE, AbstractObjective, TighterVFE
 from bsgp.inference.sampling import Run, sample
 from bsgp.inference.sghmc_plan import Plan
 from bsgp.inference.target import Target
@@ -20,6 +20,7 @@ __all__ = [
     "Plan",
     "Run",
     "Target",
+    "TighterVFE",
     "sample",
     "sample_nuts",
 ]

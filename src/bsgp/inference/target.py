@@ -66,7 +66,7 @@ class Target(eqx.Module):
         total_weight: float | None = None,
         anchor: Anchor | None = None,
     ):
-        """`objective` is an objective or its name, "fitc" or "vfe".
+        """`objective` is an objective or its name, "fitc", "vfe" or "tighter-vfe".
 
         `power` raises the likelihood to a power: below 1 the data count for fewer rows than there are, and the
         posterior is wider by about the square root.
@@ -80,6 +80,7 @@ class Target(eqx.Module):
         self.priors = default_priors(model) if priors is None else priors
         self.num_data = check_count("num_data", num_data)
         self.objective = as_objective(objective)
+        self.objective.check_likelihood(model.likelihood)
         self.treatment = tuple(_check_treatment(treatment or {}).items())
         check_positive("power", power)
         self.power = float(power)
@@ -228,7 +229,7 @@ class Target(eqx.Module):
         return batch.weighted(self.objective.row_terms(likelihood)(batch.y, f))
 
     def log_joint(self, position: DeepGP, batch: Batch, key: Array) -> Float[Array, ""]:
-        """Eq. 5 (FITC) or eq. 3 (VFE) on a minibatch, as a density over the sampled coordinates."""
+        """Eq. 5 (FITC), eq. 3 (VFE) or its tighter form on a minibatch, as a density over the sampled coordinates."""
         if self.anchor is not None:
             return self._anchored_log_joint(self.anchor, position, batch, key)
         model, log_det = self.constrain(position)

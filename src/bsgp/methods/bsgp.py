@@ -223,7 +223,7 @@ def _fit(task: Task) -> Fit:
 BSGP = Method(
     name="bsgp",
     about="Fully Bayesian sparse or deep Gaussian process by stochastic-gradient HMC.",
-    objectives=("fitc", "vfe"),
+    objectives=("fitc", "vfe", "tighter-vfe"),
     u="sample",
     Z="sample",
     theta="sample",

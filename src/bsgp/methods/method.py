@@ -66,7 +66,8 @@ class Method:
     @property
     def objective(self) -> str:
         """The objective in words."""
-        return " or ".join(self.objectives)
+        *others, last = self.objectives
+        return f"{', '.join(others)} or {last}" if others else last
 
     @property
     def optimised(self) -> dict[str, str]:

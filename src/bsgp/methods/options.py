@@ -28,7 +28,7 @@ class Options:
     )
     """In words, a kernel of `bsgp.models`, or a function `(num_dims, dtype) -> kernel`. None means RBF."""
     num_inducing: int | None = option(None, "Number of inducing points. None: the recipe's choice.")
-    objective: str = option("fitc", "`fitc` or `vfe`. Only bsgp and its ablations have a choice.")
+    objective: str = option("fitc", "`fitc`, `vfe` or `tighter-vfe`. Only bsgp and its ablations have a choice.")
     inducing_prior: Any = option(
         None,
         "Prior on the inducing inputs: `normal`, `determinantal`, `strauss`, `strauss-hard` or `uniform`. None: the "

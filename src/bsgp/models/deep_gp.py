@@ -70,6 +70,12 @@ class DeepGP(AbstractModel):
         """Inputs of the first layer, and the offset of the last layer if the likelihood has one."""
         return (X[:, :-1], X[:, -1:]) if self.likelihood.has_exposure else (X, None)
 
+    def propagate_with_prior(self, X, key, factors=None):
+        X, offset = self._inputs_and_offset(X)
+        H, layer = self.hidden(X, key, factors), self.layers[-1]
+        f = layer.conditional(H, None if factors is None else factors[-1])
+        return f if offset is None else Marginals(f.mean + offset, f.variance), layer.kernel.diag(H)
+
     def hidden(
         self,
         X: Float[Array, "N D"],

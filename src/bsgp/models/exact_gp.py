@@ -77,6 +77,9 @@ class ExactGP(AbstractModel):
         prior = self.kernel.diag(X)[:, None]
         return Marginals(mean, jnp.maximum(prior - explained, float(jnp.finfo(X.dtype).eps) * prior))
 
+    def propagate_with_prior(self, X, key, factors=None):
+        return self.propagate(X, key, factors), self.kernel.diag(X)
+
     def sample_function(self, X: Float[Array, "R D"], key: Array) -> Float[Array, "R P"]:
         A, whitened = self._cross(X, None)
         prior = self.kernel(X, X)

@@ -216,13 +216,20 @@ class GridGP(AbstractModel):
     def propagate(self, X: Float[Array, "N D"], key: Array, factors: None = None) -> Marginals:
         return self.marginals(X)
 
+    def propagate_with_prior(self, X, key, factors=None):
+        return self.marginals_with_prior(X)
+
     def marginals(self, X: Float[Array, "N D"]) -> Marginals:
         """Marginals of the latent functions at each row; deterministic."""
+        return self.marginals_with_prior(X)[0]
+
+    def marginals_with_prior(self, X: Float[Array, "N D"]) -> tuple[Marginals, Float[Array, " N"]]:
+        """`marginals`, and the prior variance of the interpolated functions."""
         mean = self.grid.stencil(X).interpolate(self.mean)
         Phi, prior = self.basis.features(self.grid.weights(X))
         outside_basis = jnp.maximum(prior - jnp.sum(Phi * Phi, axis=1), float(jnp.finfo(X.dtype).eps) * prior)
         variance = outside_basis + jnp.sum((Phi @ self.root.T) ** 2, axis=1)
-        return Marginals(mean, jnp.broadcast_to(variance[:, None], mean.shape))
+        return Marginals(mean, jnp.broadcast_to(variance[:, None], mean.shape)), prior
 
     def sample_function(self, X: Float[Array, "N D"], key: Array) -> Float[Array, "N P"]:
         """One function, drawn jointly at all rows of X. Memory grows with N^2."""
@@ -293,6 +300,9 @@ class DeepKernelGP(AbstractModel):
 
     def propagate(self, X: Float[Array, "N D"], key: Array, factors: None = None) -> Marginals:
         return self.gp.marginals(self.network(X))
+
+    def propagate_with_prior(self, X, key, factors=None):
+        return self.gp.marginals_with_prior(self.network(X))
 
     def sample_function(self, X: Float[Array, "N D"], key: Array) -> Float[Array, "N P"]:
         return self.gp.sample_function(self.network(X), key)

@@ -54,5 +54,11 @@ class AbstractModel(eqx.Module):
         """Marginals of the latent functions, one per row and output."""
 
     @abc.abstractmethod
+    def propagate_with_prior(
+        self, X: Float[Array, "N D"], key: Array, factors=None
+    ) -> tuple[Marginals, Float[Array, " N"]]:
+        """`propagate`, and the variance that the latent functions have without any data, per row."""
+
+    @abc.abstractmethod
     def sample_function(self, X: Float[Array, "N D"], key: Array) -> Float[Array, "N P"]:
         """One function, evaluated jointly at all rows of X."""

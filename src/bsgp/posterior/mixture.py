@@ -8,8 +8,9 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
-from jaxtyping import Array, PyTree
+from jaxtyping import Array, Float, PyTree
 
+from bsgp.models.likelihoods.base import AbstractLikelihood
 from bsgp.models.likelihoods.classes import Categorical
 from bsgp.models.linalg.numerics import Marginals, log_mean_exp
 from bsgp.models.model import AbstractModel
@@ -26,10 +27,19 @@ class Tiling(NamedTuple):
     """Number of passes of all rows through each draw, each with new draws of the hidden layers."""
 
 
-def _map_draws(
-    function: Callable, model: AbstractModel, tiling: Tiling, key: Array, X: Array, known: Array | None = None
+def map_draws(
+    function: Callable,
+    model: AbstractModel,
+    tiling: Tiling,
+    key: Array,
+    X: Array,
+    known: Array | None = None,
+    *,
+    with_prior: bool = False,
 ):
     """Stacks `function(draw, f)` over all draws and passes, where `f` are the latent marginals at X.
+
+    With `with_prior`, f is the pair of `propagate_with_prior`.
 
     Each draw is factorised once, and X goes through it in tiles, so M x rows arrays exist for a single tile only. The
     `known` part of a Gaussian noise variance is added to that of f: nothing of y tells the two apart.
@@ -38,10 +48,11 @@ def _map_draws(
     def one_draw(at):
         draw, draw_key = at
         factors = draw.factors()
+        propagate = draw.propagate_with_prior if with_prior else draw.propagate
 
         def one_pass(pass_key):
             split = X.reshape(tiling.tiles, -1, X.shape[1]), jr.split(pass_key, tiling.tiles)
-            f = jax.lax.map(lambda tile: draw.propagate(*tile, factors), split)
+            f = jax.lax.map(lambda tile: propagate(*tile, factors), split)
             f = jax.tree.map(lambda a: a.reshape(X.shape[0], -1), f)
             return function(draw, f if known is None else Marginals(f.mean, f.variance + known))
 
@@ -51,7 +62,7 @@ def _map_draws(
     return jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), each)
 
 
-def _repeat_draws(tree: PyTree, times: int) -> PyTree:
+def repeat_draws(tree: PyTree, times: int) -> PyTree:
     """Repeats every draw `times` times along the first axis."""
     return tree if times == 1 else jax.tree.map(lambda x: jnp.repeat(x, times, axis=0), tree)
 
@@ -59,7 +70,7 @@ def _repeat_draws(tree: PyTree, times: int) -> PyTree:
 @eqx.filter_jit
 def per_draw_moments(model, tiling, key, X, known=None):
     """Mean and variance of y under every draw and pass."""
-    return tuple(_map_draws(lambda draw, f: draw.likelihood.predict(f), model, tiling, key, X, known))
+    return tuple(map_draws(lambda draw, f: draw.likelihood.predict(f), model, tiling, key, X, known))
 
 
 @eqx.filter_jit
@@ -72,21 +83,21 @@ def moments(model, tiling, key, X, known=None):
 @eqx.filter_jit
 def log_density(model, tiling, key, X, y, known=None):
     """Log density of the mixture at y."""
-    each = _map_draws(lambda draw, f: draw.likelihood.log_expected_prob(y, f), model, tiling, key, X, known)
+    each = map_draws(lambda draw, f: draw.likelihood.log_expected_prob(y, f), model, tiling, key, X, known)
     return log_mean_exp(each, axis=0)
 
 
 @eqx.filter_jit
 def cdf(model, tiling, key, X, y, known=None):
     """Distribution function of the mixture at y."""
-    return jnp.mean(_map_draws(lambda draw, f: draw.likelihood.cdf(y, f), model, tiling, key, X, known), axis=0)
+    return jnp.mean(map_draws(lambda draw, f: draw.likelihood.cdf(y, f), model, tiling, key, X, known), axis=0)
 
 
 def _samples(model, tiling, key, X, per_draw, known=None):
     """Draws of y, `per_draw` of every draw of the model, `[S N P]`; rows are drawn apart."""
     row_key, latent_key, noise_key = jr.split(key, 3)
-    latent = _repeat_draws(_map_draws(lambda draw, f: f, model, tiling, row_key, X, known), per_draw)  # [S N P]
-    likelihoods = _repeat_draws(model.likelihood, tiling.passes * per_draw)
+    latent = repeat_draws(map_draws(lambda draw, f: f, model, tiling, row_key, X, known), per_draw)  # [S N P]
+    likelihoods = repeat_draws(model.likelihood, tiling.passes * per_draw)
     f = latent.mean + jnp.sqrt(latent.variance) * jr.normal(latent_key, latent.mean.shape, X.dtype)
     keys = jr.split(noise_key, latent.mean.shape[0])
     return jax.vmap(lambda likelihood, k, f: likelihood.sample(k, f))(likelihoods, keys, f)
@@ -113,8 +124,8 @@ def quantiles_of_samples(model, tiling, key, X, levels, samples_per_draw):
 @eqx.filter_jit
 def quantiles(model, tiling, key, X, levels, known=None):
     """Quantiles by bisection of the mixture's distribution function, within 40 standard deviations of its mean."""
-    latent = _map_draws(lambda draw, f: f, model, tiling, key, X, known)  # [S N P]
-    likelihoods = _repeat_draws(model.likelihood, tiling.passes)
+    latent = map_draws(lambda draw, f: f, model, tiling, key, X, known)  # [S N P]
+    likelihoods = repeat_draws(model.likelihood, tiling.passes)
 
     def distribution(y):
         return jnp.mean(jax.vmap(lambda lik, f: lik.cdf(y, f))(likelihoods, latent), axis=0)
@@ -162,7 +173,7 @@ def at_targets(model, tiling, key, X, y, known=None):
         likelihood = draw.likelihood
         return likelihood.predict(f).mean, likelihood.log_expected_prob(y, f), likelihood.cdf(y, f)
 
-    mean, log_density, cdf = _map_draws(each, model, tiling, key, X, known)
+    mean, log_density, cdf = map_draws(each, model, tiling, key, X, known)
     return jnp.mean(mean, axis=0), log_mean_exp(log_density, axis=0), jnp.mean(cdf, axis=0)
 
 
@@ -170,11 +181,13 @@ def at_targets(model, tiling, key, X, y, known=None):
 def log_probabilities(model, tiling, key, X):
     """Log probability of every class under the mixture; for two classes both, because `1 - p` loses digits near 1."""
 
-    def each(draw, f):
-        likelihood = draw.likelihood
-        if isinstance(likelihood, Categorical):
-            return likelihood.log_probabilities(f)
-        labels = jnp.zeros_like(f.mean), jnp.ones_like(f.mean)
-        return jnp.concatenate([likelihood.log_expected_prob(label, f) for label in labels], axis=1)
+    each = map_draws(lambda draw, f: class_log_probabilities(draw.likelihood, f), model, tiling, key, X)
+    return log_mean_exp(each, axis=0)
 
-    return log_mean_exp(_map_draws(each, model, tiling, key, X), axis=0)
+
+def class_log_probabilities(likelihood: AbstractLikelihood, f: Marginals) -> Float[Array, "N K"]:
+    """Log probability of every class under the marginals of one draw."""
+    if isinstance(likelihood, Categorical):
+        return likelihood.log_probabilities(f)
+    labels = jnp.zeros_like(f.mean), jnp.ones_like(f.mean)
+    return jnp.concatenate([likelihood.log_expected_prob(label, f) for label in labels], axis=1)

@@ -12,11 +12,12 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array
 
+from bsgp.models.likelihoods.classes import Bernoulli, Categorical
 from bsgp.models.likelihoods.gaussian_noise import Gaussian
 from bsgp.models.linalg.numerics import Marginals
 from bsgp.models.model import AbstractModel
 from bsgp.models.parameters import leaf_name
-from bsgp.posterior import mixture
+from bsgp.posterior import doubt, mixture
 from bsgp.posterior.statistics import ess, rhat
 from bsgp.posterior.storage import load_stacked, save_stacked
 from bsgp.runtime.checks import check_count, check_matrix
@@ -44,6 +45,27 @@ class AtTargets(NamedTuple):
     log_density: np.ndarray
     cdf: np.ndarray
     """`P(Y <= y)` at the target y."""
+
+
+class MeanAndVariances(NamedTuple):
+    """Mean of the predictive distribution, and its variance in two parts; each array is `[N P]`."""
+
+    mean: np.ndarray
+    epistemic: np.ndarray
+    """Variance of `E[y | f]`: what is unknown about the function, which more data would remove."""
+    aleatoric: np.ndarray
+    """Mean of `Var[y | f]`: the noise, which remains however many rows there are."""
+
+
+class Entropies(NamedTuple):
+    """Entropy of the predicted classes, in nats, and its two parts, whose sum it is; each array is `[N]`."""
+
+    total: np.ndarray
+    """Entropy of the predicted probabilities."""
+    epistemic: np.ndarray
+    """Mutual information between class and model: what more data would remove."""
+    aleatoric: np.ndarray
+    """Mean entropy of the classes given the model: what remains however many rows there are."""
 
 
 class Posterior(eqx.Module):
@@ -86,6 +108,30 @@ class Posterior(eqx.Module):
     def predict(self, X, key: Array, known_variance=None) -> Marginals:
         """Mean and variance of y under the mixture, `[N P]`. For classes the mean is their probability, `[N K]`."""
         return Marginals(*self._by_rows(mixture.moments, key, X, known=known_variance))
+
+    def variance_parts(self, X, key: Array, known_variance=None) -> MeanAndVariances:
+        """Mean of y under the mixture, and its variance split into what is unknown about f and the noise."""
+        mean, epistemic, aleatoric = self._by_rows(doubt.variance_parts, key, X)
+        if known_variance is not None:
+            aleatoric = aleatoric + self._check_known(known_variance, self._check_inputs(X))
+        return MeanAndVariances(mean, epistemic, aleatoric)
+
+    def entropy_parts(self, X, key: Array) -> Entropies:
+        """Entropy of the classes under the mixture, split into what is unknown about f and what is left given f."""
+        if not isinstance(self.model.likelihood, Bernoulli | Categorical):
+            kind = type(self.model.likelihood).__name__
+            raise ValueError(f"Entropies are those of classes, got a {kind} likelihood. Use `variance_parts`.")
+        total, epistemic = self._by_rows(doubt.entropy_parts, key, X)
+        return Entropies(total, epistemic, total - epistemic)
+
+    def extrapolation(self, X, key: Array) -> np.ndarray:
+        """Share of the latent function's prior variance that the data leave unexplained, from 0 to 1, `[N]`."""
+        return self._by_rows(doubt.extrapolation, key, X)
+
+    def predict_and_extrapolation(self, X, key: Array) -> tuple[Marginals, np.ndarray]:
+        """`predict` and `extrapolation`, in the time of one of them."""
+        mean, variance, score = self._by_rows(doubt.moments_and_extrapolation, key, X)
+        return Marginals(mean, variance), score
 
     def log_density(self, X, y, key: Array, known_variance=None) -> np.ndarray:
         """`log (1/S) sum_s p(y | x, draw s)`: the log density of the mixture per row and output, `[N P]`."""

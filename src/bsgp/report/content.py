@@ -16,6 +16,7 @@ from bsgp.estimators.table_kernel import describe_kernel
 from bsgp.methods.registry import METHODS
 from bsgp.report.chains import ChainPlots, chain_plots
 from bsgp.report.effects import Effect, Relevance, partial_effects, relevance
+from bsgp.report.extrapolation import Extrapolation, measure_extrapolation
 from bsgp.report.quality import Quality, measure
 from bsgp.report.scores import Remark
 from bsgp.report.text import clean, counted, duration, listed, number, percent
@@ -71,6 +72,8 @@ class Content:
     notes: tuple[str, ...]
     verdict: Verdict
     quality: Quality | None
+    extrapolation: Extrapolation | None
+    """How far the rows of the test table lie outside the data."""
     sample: str
     """A sentence that says which sample the scores are computed on; empty if they use all test rows."""
     relevance: Relevance | None
@@ -98,6 +101,7 @@ def gather(model: BSGPEstimator, held_out: tuple[Table, np.ndarray] | None, samp
         notes=_notes(model, quality),
         verdict=_verdict(model, quality),
         quality=quality,
+        extrapolation=None if held_out is None else measure_extrapolation(model, *held_out),
         sample=_sample(quality, sample_of),
         relevance=relevant,
         effects=partial_effects(model, columns),

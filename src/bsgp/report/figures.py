@@ -16,6 +16,7 @@ import numpy as np
 
 from bsgp.report.chains import PredictionTrace
 from bsgp.report.effects import Effect, EffectLine, Relevance
+from bsgp.report.extrapolation import Extrapolation
 from bsgp.report.quality import COVERAGE_LEVELS, RegressionFit, Reliability, TargetFit
 from bsgp.report.style import BLUE, COLOURS, DASHES, GREY, INK, ORANGE, STYLE, VERMILLION
 from bsgp.report.text import clean
@@ -115,6 +116,20 @@ def true_class_histogram(probability: np.ndarray, num_classes: int) -> str:
         axes.axvline(1.0 / num_classes, color=VERMILLION, lw=1.2, ls="--", label="equal probabilities")
         axes.set(xlim=(0, 1), xlabel="probability given to the true class", ylabel="test rows")
         axes.legend(loc="upper left")
+
+    return _picture(_on_axes(draw))
+
+
+def extrapolation_histogram(found: Extrapolation) -> str:
+    def draw(axes: "Axes") -> None:
+        edges = found.edges
+        axes.bar(
+            edges[:-1], 100.0 * found.share_tested, np.diff(edges), align="edge", color=BLUE, alpha=0.8,
+            edgecolor="white", lw=0.8, label="test rows",
+        )  # fmt: skip
+        axes.stairs(100.0 * found.share_trained, edges, color=ORANGE, lw=1.8, label="training rows")
+        axes.set(xlim=(0, edges[-1]), xlabel="extrapolation score", ylabel="rows, %")
+        axes.legend(loc="upper right")
 
     return _picture(_on_axes(draw))
 

@@ -9,6 +9,7 @@ from bsgp.report import figures
 from bsgp.report.chains import ChainPlots
 from bsgp.report.content import Content
 from bsgp.report.effects import Effect, Relevance
+from bsgp.report.extrapolation import Extrapolation
 from bsgp.report.quality import ClassFit, RegressionFit
 from bsgp.report.text import clean, counted, number, percent
 
@@ -39,6 +40,7 @@ def render(content: Content) -> str:
         is_regression=isinstance(detail, RegressionFit),
         calibration=_calibration(detail),
         predictions=_predictions(detail),
+        extrapolation=_extrapolation(content.extrapolation),
         relevance=_relevance(content.relevance),
         effects=[_effect(effect) for effect in content.effects],
         energy=_energy(content.chains),
@@ -127,6 +129,15 @@ def _predictions(detail: RegressionFit | ClassFit | None) -> list[Picture]:
             )
         )
     return pictures
+
+
+def _extrapolation(found: Extrapolation | None) -> Picture | None:
+    if found is None:
+        return None
+    caption = "Share of the rows by their score."
+    return Picture(
+        figures.extrapolation_histogram(found), f"Histogram of extrapolation scores. {found.text}".strip(), caption
+    )
 
 
 def _relevance(relevance: Relevance | None) -> Picture | None:

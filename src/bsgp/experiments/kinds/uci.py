@@ -33,7 +33,7 @@ class UCIRun:
     full_data_x: bool = False
     """Whether inputs are standardised by all rows, as the authors did, instead of by the training rows."""
     objective: str = "fitc"
-    """`fitc` or `vfe`. Only `bsgp` and its ablations use it."""
+    """`fitc`, `vfe` or `tighter-vfe`. Only `bsgp` and its ablations use it."""
     inducing_prior: str = "normal"
     """Prior on the inducing inputs. Only `bsgp` and its ablations use it."""
     num_chains: int = 1

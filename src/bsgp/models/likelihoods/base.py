@@ -5,7 +5,7 @@ is one output, `[N 1]`, with one latent function per class. `bsgp.Target` sums o
 """
 
 import abc
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -29,6 +29,15 @@ def quadrature_nodes(f: Marginals, num_points: int) -> tuple[Array, Array]:
     # the floor keeps the slope of the square root finite at zero variance
     scale = jnp.sqrt(jnp.maximum(f.variance, float(jnp.finfo(f.mean.dtype).tiny) ** 0.5))
     return f.mean[None] + scale[None] * nodes, weights
+
+
+class VarianceParts(NamedTuple):
+    """The variance of y in two parts, by the law of total variance."""
+
+    epistemic: Float[Array, "N P"]
+    """`Var E[y | f]`: what is unknown about the function, which more data would remove."""
+    aleatoric: Float[Array, "N P"]
+    """`E Var[y | f]`: the noise, which remains however many rows there are."""
 
 
 class AbstractLikelihood(eqx.Module):
@@ -72,6 +81,14 @@ class AbstractLikelihood(eqx.Module):
         """Mean and variance of y under the marginals."""
 
     @abc.abstractmethod
+    def variance_parts(self, f: Marginals) -> VarianceParts:
+        """The variance of y under the marginals: the part due to f, and the part due to the noise."""
+
+    def predictors(self, f: Marginals) -> Marginals:
+        """Marginals of what data settle about the mean of y, without latent functions that only shape the noise."""
+        return f
+
+    @abc.abstractmethod
     def cdf(self, y: Float[Array, "N P"], f: Marginals) -> Float[Array, "N P"]:
         """`P(Y <= y)` under the marginals; a `ValueError` for classes, which have no order."""
 
@@ -94,3 +111,13 @@ def log_expected_prob_by_quadrature(likelihood: AbstractLikelihood, y, f: Margin
     """`log E p(y | f)` by Gauss-Hermite quadrature."""
     nodes, weights = quadrature_nodes(f, NUM_QUADRATURE_POINTS)
     return logsumexp(jnp.log(weights) + likelihood.log_prob(y[None], nodes), axis=0)
+
+
+def variance_parts_by_quadrature(likelihood: AbstractLikelihood, f: Marginals) -> VarianceParts:
+    """`variance_parts` by Gauss-Hermite quadrature, if every output has one latent function."""
+    nodes, weights = quadrature_nodes(f, NUM_QUADRATURE_POINTS)
+    rows = nodes.reshape(-1, nodes.shape[-1])
+    given = likelihood.predict(Marginals(rows, jnp.zeros_like(rows)))
+    mean, variance = (one.reshape(nodes.shape) for one in given)
+    centre = jnp.sum(weights * mean, axis=0)
+    return VarianceParts(jnp.sum(weights * (mean - centre[None]) ** 2, axis=0), jnp.sum(weights * variance, axis=0))

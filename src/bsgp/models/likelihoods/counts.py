@@ -14,6 +14,7 @@ from jaxtyping import Array, Float
 from bsgp.models.likelihoods.base import (
     NUM_QUADRATURE_POINTS,
     AbstractLikelihood,
+    VarianceParts,
     expected_log_prob_by_quadrature,
     normal_log_prob,
     quadrature_nodes,
@@ -107,6 +108,11 @@ class AbstractCounts(AbstractLikelihood):
         mode, _ = jax.lax.scan(newton, start, None, length=NUM_NEWTON_STEPS)
         return mode, 1.0 / jnp.sqrt(self._slope(y, mode)[1] + 1.0 / variance)
 
+    def predict(self, f):
+        at = self._shifted(f)
+        epistemic, aleatoric = self.variance_parts(f)
+        return Marginals(jnp.exp(at.mean + 0.5 * at.variance), epistemic + aleatoric)
+
     def cdf(self, y, f):
         nodes, weights = quadrature_nodes(self._shifted(f), NUM_CDF_POINTS)
         count = jnp.broadcast_to(jnp.floor(y)[None], nodes.shape)
@@ -134,10 +140,10 @@ class Poisson(AbstractCounts):
         at = self._shifted(f)
         return y * at.mean - jnp.exp(at.mean + 0.5 * at.variance) - gammaln(y + 1.0)
 
-    def predict(self, f):
+    def variance_parts(self, f):
         at = self._shifted(f)
         mean = jnp.exp(at.mean + 0.5 * at.variance)
-        return Marginals(mean, mean + jnp.expm1(at.variance) * mean**2)
+        return VarianceParts(jnp.expm1(at.variance) * mean**2, mean)
 
     def sample(self, key, f):
         return jr.poisson(key, jnp.exp(self._log_mean(f)), f.shape).astype(f.dtype)
@@ -172,12 +178,12 @@ class NegativeBinomial(AbstractCounts):
     def expected_log_prob(self, y, f):
         return expected_log_prob_by_quadrature(self, y, f)
 
-    def predict(self, f):
+    def variance_parts(self, f):
         at = self._shifted(f)
         mean = jnp.exp(at.mean + 0.5 * at.variance)
-        square = mean**2 * jnp.exp(at.variance)
+        mean_square = mean**2 * jnp.exp(at.variance)
         r = jnp.broadcast_to(self.concentration, mean.shape)
-        return Marginals(mean, mean + (1.0 + 1.0 / r) * square - mean**2)
+        return VarianceParts(jnp.expm1(at.variance) * mean**2, mean + mean_square / r)
 
     def sample(self, key, f):
         gamma_key, count_key = jr.split(key)

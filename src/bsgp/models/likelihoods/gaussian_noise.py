@@ -6,7 +6,7 @@ import jax.random as jr
 from jax.scipy.special import ndtr
 from jaxtyping import Array, Float
 
-from bsgp.models.likelihoods.base import AbstractLikelihood, normal_log_prob
+from bsgp.models.likelihoods.base import AbstractLikelihood, VarianceParts, normal_log_prob
 from bsgp.models.linalg.numerics import Marginals
 from bsgp.runtime.checks import check_count, check_matrix, check_positive, check_varies
 
@@ -54,6 +54,9 @@ class Gaussian(AbstractLikelihood):
 
     def predict(self, f):
         return Marginals(f.mean, f.variance + self.variance_of_rows)
+
+    def variance_parts(self, f):
+        return VarianceParts(f.variance, jnp.broadcast_to(self.noise_variance, f.variance.shape))
 
     def cdf(self, y, f):
         return ndtr((y - f.mean) / jnp.sqrt(f.variance + self.variance_of_rows))

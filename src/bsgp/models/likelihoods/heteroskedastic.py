@@ -5,7 +5,7 @@ import jax.random as jr
 from jax.scipy.special import logsumexp, ndtr
 from jaxtyping import Array, Float
 
-from bsgp.models.likelihoods.base import AbstractLikelihood, normal_log_prob
+from bsgp.models.likelihoods.base import AbstractLikelihood, VarianceParts, normal_log_prob
 from bsgp.models.likelihoods.varying_scale import bounded
 from bsgp.models.linalg.numerics import Marginals, gauss_hermite
 from bsgp.runtime.checks import check_matrix, check_varies
@@ -65,9 +65,15 @@ class Heteroskedastic(AbstractLikelihood):
         return logsumexp(log_weight + each, axis=0)
 
     def predict(self, f):
+        epistemic, aleatoric = self.variance_parts(f)
+        return Marginals(self._of_f(f).mean, epistemic + aleatoric)
+
+    def variance_parts(self, f):
         log_weight, noise = self._noise(f)
-        at = self._of_f(f)
-        return Marginals(at.mean, at.variance + jnp.sum(jnp.exp(log_weight) * noise, axis=0))
+        return VarianceParts(self._of_f(f).variance, jnp.sum(jnp.exp(log_weight) * noise, axis=0))
+
+    def predictors(self, f):
+        return self._of_f(f)
 
     def cdf(self, y, f):
         log_weight, noise = self._noise(f)

@@ -9,7 +9,7 @@ import numpy as np
 from jax.scipy.special import logsumexp, ndtr
 from jaxtyping import Array, Float
 
-from bsgp.models.likelihoods.base import AbstractLikelihood, normal_log_prob
+from bsgp.models.likelihoods.base import AbstractLikelihood, VarianceParts, normal_log_prob
 from bsgp.models.likelihoods.varying_scale import bounded
 from bsgp.models.linalg.numerics import Marginals, normal_lattice
 from bsgp.runtime.checks import check_matrix, check_varies
@@ -118,6 +118,25 @@ class GaussianMixture(AbstractLikelihood):
 
     def predict(self, f):
         return self.components(f).moments()
+
+    def variance_parts(self, f):
+        # f and d move the mean; what d moves apart within the mixture, and all the rest, is noise
+        given = self.components(Marginals(f.mean, jnp.zeros_like(f.variance)))
+        weight = jnp.exp(given.log_weight)
+        shared, shift = self._variances_of_means(f)
+        epistemic = shared + jnp.sum(weight**2 * shift, axis=1)
+        apart = jnp.sum(weight * (1.0 - weight) * shift, axis=1)
+        return VarianceParts(epistemic.T, given.moments().variance + apart.T)
+
+    def predictors(self, f):
+        """The mean of the mixture at each row."""
+        return Marginals(self.predict(f).mean, self.variance_parts(f).epistemic)
+
+    def _variances_of_means(self, f: Marginals) -> tuple[Float[Array, "P N"], Float[Array, "P K N"]]:
+        """Variance of what all components share, and of the shift of each."""
+        num_targets, K = self.locations.shape[-2:]
+        variance = jnp.moveaxis(f.variance, -1, 0).reshape(num_targets, 1 + 3 * K, -1)
+        return variance[:, 0], (self.shift_amplitude**2)[:, None, None] * variance[:, 1 : 1 + K]
 
     def cdf(self, y, f):
         return self.components(f).cdf(y)

@@ -8,7 +8,11 @@ from jax.scipy.special import log_ndtr, ndtr
 from jaxtyping import Array, Float
 from scipy.special import ndtri
 
-from bsgp.models.likelihoods.base import AbstractLikelihood, expected_log_prob_by_quadrature
+from bsgp.models.likelihoods.base import (
+    AbstractLikelihood,
+    expected_log_prob_by_quadrature,
+    variance_parts_by_quadrature,
+)
 from bsgp.models.linalg.numerics import Marginals
 from bsgp.runtime.checks import check_matrix
 
@@ -84,6 +88,9 @@ class Ordinal(AbstractLikelihood):
         levels = _as_last_axis(jnp.asarray(self.levels, f.mean.dtype), f.mean)
         mean = jnp.sum(probability * levels, axis=-1)
         return Marginals(mean, jnp.sum(probability * (levels - mean[..., None]) ** 2, axis=-1))
+
+    def variance_parts(self, f):
+        return variance_parts_by_quadrature(self, f)
 
     def cdf(self, y, f):
         below = ndtr(self._edges(f))

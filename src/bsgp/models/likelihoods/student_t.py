@@ -9,7 +9,7 @@ import numpy as np
 from jax.scipy.special import gammaln, logsumexp, ndtr
 from jaxtyping import Array, Float
 
-from bsgp.models.likelihoods.base import AbstractLikelihood, normal_log_prob
+from bsgp.models.likelihoods.base import AbstractLikelihood, VarianceParts, normal_log_prob
 from bsgp.models.linalg.numerics import Marginals
 from bsgp.runtime.checks import check_matrix, check_varies
 
@@ -77,8 +77,12 @@ class StudentT(AbstractLikelihood):
         return logsumexp(log_weight + normal_log_prob(y[None], f.mean[None], variance), axis=0)
 
     def predict(self, f):
+        epistemic, aleatoric = self.variance_parts(f)
+        return Marginals(f.mean, epistemic + aleatoric)
+
+    def variance_parts(self, f):
         nu = self.degrees_of_freedom
-        return Marginals(f.mean, f.variance + (nu / (nu - 2.0) * self.scale**2)[None, :])
+        return VarianceParts(f.variance, jnp.broadcast_to(nu / (nu - 2.0) * self.scale**2, f.variance.shape))
 
     def cdf(self, y, f):
         log_weight, variance = self._mixture(f)
