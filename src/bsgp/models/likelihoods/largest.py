@@ -72,11 +72,18 @@ def log_probs_largest(mean: Float[Array, "K N"], variance: Float[Array, "K N"]) 
     std = jnp.sqrt(variance)
     low = jnp.max(mean - 8.0 * std, axis=0)
     high = jnp.max(mean + 7.0 * std, axis=0)
-    at = jnp.linspace(0.0, 1.0, NUM_COMMON_NODES, dtype=mean.dtype)
-    t = low[None, :] + (high - low)[None, :] * at[:, None]  # [Q N]
-    x = (t[:, None, :] - mean[None]) / std[None]
-    log_below = log_ndtr(x)
-    log_others = jnp.sum(log_below, axis=1, keepdims=True) - log_below
-    log_terms = log_others - 0.5 * x * x - jnp.log(std)[None]
+    log_std = jnp.log(std)
+
+    def log_terms(share):
+        t = low + (high - low) * share
+        x = (t[None, :] - mean) / std
+        log_below = log_ndtr(x)
+        return jnp.sum(log_below, axis=0)[None, :] - log_below - 0.5 * x * x - log_std
+
+    def add(total, share):  # one node at a time: rows, classes and draws are many already
+        return jnp.logaddexp(total, log_terms(share)), None
+
+    shares = jnp.linspace(0.0, 1.0, NUM_COMMON_NODES, dtype=mean.dtype)
+    total, _ = jax.lax.scan(add, log_terms(shares[0]), shares[1:])
     # the constants of the density and the width of a node are the same for all, and leave with the normalisation
-    return jax.nn.log_softmax(jax.nn.logsumexp(log_terms, axis=0), axis=0)
+    return jax.nn.log_softmax(total, axis=0)
