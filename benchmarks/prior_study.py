@@ -3,10 +3,10 @@
     .venv/bin/python benchmarks/prior_study.py [--core 0]            # validation rows: to choose
     .venv/bin/python benchmarks/prior_study.py --test [--core 0]     # test rows, of the choice that was made
 
-The first holds out the test rows of a split (`prior_tables.py`), fits two thirds of its training rows, at most 200, with
-short chains, and scores the others. Logistic regression is scored beside them. The second fits `BSGPClassifier` as it
-is, on all training rows, and scores test rows. Both append to results/prior_study.jsonl, and an interrupted study goes
-on where it was. Simulated tables and those of scikit-learn; nothing is downloaded.
+The first holds out the test rows of a split (`prior_tables.py`), fits two thirds of its training rows, at most 200,
+with short chains, and scores the others. Logistic regression is scored beside them. The second fits `BSGPClassifier` as
+it is, on all training rows, and scores test rows. Both append to results/prior_study.jsonl, and an interrupted study
+goes on where it was. Simulated tables and those of scikit-learn; nothing is downloaded.
 """
 
 import argparse
@@ -58,11 +58,11 @@ def fit_short(table, held, prior, seed: int) -> dict:
 
 def traced_log_normal() -> type:
     """A log-normal prior whose numbers are arrays: one compiled program serves all priors of a table."""
-    from bsgp.models.linalg.numerics import LOG_2PI
-    from bsgp.models.priors import AbstractPrior, Exp
-
     import jax.numpy as jnp
     from jaxtyping import Array
+
+    from bsgp.models.linalg.numerics import LOG_2PI
+    from bsgp.models.priors import AbstractPrior, Exp
 
     class Traced(AbstractPrior):
         loc: Array
@@ -100,7 +100,9 @@ def logistic(table, held, searched: bool) -> dict:
     line = LogisticRegression(max_iter=10_000)
     if searched:
         line = LogisticRegressionCV(Cs=10, cv=5, scoring="neg_log_loss", max_iter=10_000)
-    fitted = make_pipeline(StandardScaler(), line).fit(*table)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # about defaults that will change
+        fitted = make_pipeline(StandardScaler(), line).fit(*table)
     return {"log_loss": float(log_loss(held[1], fitted.predict_proba(held[0])))}
 
 
@@ -121,9 +123,9 @@ def fit_default(table, held, seed: int) -> dict:
 
 def score(rows: str, name: str, split: int, variant: str) -> dict:
     """One record."""
-    from prior_tables import fitting_and_validation, training_and_test
-
     import jax
+
+    from prior_tables import fitting_and_validation, training_and_test
 
     began = time.process_time()
     table, held = training_and_test(name, split) if rows == "test" else fitting_and_validation(name, split, MOST_FITTED)
@@ -147,11 +149,10 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.core is not None:
         os.sched_setaffinity(0, {arguments.core})  # before JAX counts cores
-    from prior_tables import NUM_SPLITS, TABLES
-
     from bsgp.experiments.engine.provenance import package_versions
     from bsgp.experiments.engine.worker import source_commit
     from bsgp.runtime.compilation import enable_compilation_cache
+    from prior_tables import NUM_SPLITS, TABLES
 
     enable_compilation_cache()
     rows = "test" if arguments.test else "validation"
