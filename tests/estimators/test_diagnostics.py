@@ -23,6 +23,7 @@ from bsgp.estimators.probes import choose_probes, probed_draws
 from bsgp.inference.events import Dropped, Hot
 from bsgp.inference.history import History
 from bsgp.models.deep_gp import init_deep_gp
+from bsgp.models.likelihoods.classes import Categorical
 from bsgp.models.likelihoods.gaussian_noise import gaussian
 
 CONVERGED = Diagnostics(
@@ -162,6 +163,20 @@ def test_with_u_integrated_out_predictions_are_those_of_the_closed_form(getkey):
         mean, sd = exact.predict(probes.X, return_std=True)
         assert_allclose(found.mean[0, draw, :, 0], mean, atol=1e-4)
         assert_allclose(found.variance[0, draw, :, 0], sd**2 + variance, atol=1e-4)
+
+
+def test_classes_without_probability_do_not_count(getkey, monkeypatch):
+    """Chains agree about five of seven classes, and differ about the others, which hardly ever occur."""
+    X = np.random.default_rng(0).standard_normal((30, 1))
+    start = init_deep_gp(X, Categorical(7), jr.key(0), num_inducing=5, jitter=1e-3)
+    model = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (4, 32, *leaf.shape)), start)
+    V = np.random.default_rng(1).standard_normal(model.layers[0].V.shape)
+    V[..., 5:] = -40.0 + np.arange(4)[:, None, None, None]
+    model = eqx.tree_at(lambda m: (m.layers[0].V, m.layers[0].Z), model, (jnp.asarray(V), 4 * model.layers[0].Z))
+    posterior, probes = Posterior(model), choose_probes(Rows(X, np.zeros((30, 1))), seed=0)
+    assert diagnose(posterior, history(), probes, getkey()).rhat < 1.1
+    monkeypatch.setattr(bsgp.estimators.convergence, "MAX_CLASSES", 7)
+    assert diagnose(posterior, history(), probes, getkey()).rhat > 1.5
 
 
 def test_hidden_layers_share_their_random_numbers(getkey):

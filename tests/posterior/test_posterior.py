@@ -120,10 +120,27 @@ def test_classes(rng, X, getkey):
     probabilities = several.predict(X, getkey()).mean
     assert_allclose(probabilities.sum(axis=1), 1.0)
     assert_allclose(
-        np.exp(several.log_density(X, np.full((11, 1), 2.0), getkey())[:, 0]), probabilities[:, 2], rtol=1e-9
+        np.exp(several.log_density(X, np.full((11, 1), 2.0), getkey())[:, 0]), probabilities[:, 2], rtol=2e-5
     )
     with pytest.raises(ValueError, match="ordered"):
         binary.quantiles(X, [0.5], getkey())
+
+
+def test_many_classes_take_fewer_rows_at_a_time_and_predict_the_same(rng, X, getkey, monkeypatch):
+    posterior = stacked(lambda: Categorical(20), rng, num_latent=20)
+    whole, key = posterior.predict(X, getkey()).mean, getkey()
+    most, seen = 4 * NUM_CHAINS * NUM_DRAWS * 20, []
+    moments = bsgp.posterior.mixture.moments
+
+    def watched(model, tiling, key, rows):
+        seen.append(rows.shape[0])
+        return moments(model, tiling, key, rows)
+
+    monkeypatch.setattr(bsgp.posterior.posterior, "MAX_VALUES", most)
+    monkeypatch.setattr(bsgp.posterior.mixture, "moments", watched)
+    assert_allclose(posterior.predict(X, key).mean, whole, rtol=1e-9)
+    assert max(seen) == 4
+    assert len(seen) == 3
 
 
 def test_sampled_functions_have_the_predictive_moments(rng, getkey):

@@ -6,9 +6,10 @@ import numpy as np
 from jaxtyping import Array
 
 from bsgp.estimators.diagnostics import Diagnostics
-from bsgp.estimators.probes import Probes, probed_draws
+from bsgp.estimators.probes import ProbedDraws, Probes, probed_draws
 from bsgp.inference.events import Dropped
 from bsgp.inference.history import History
+from bsgp.models.likelihoods.classes import Categorical
 from bsgp.posterior.posterior import Posterior
 from bsgp.posterior.statistics import ess, rhat
 
@@ -17,6 +18,8 @@ MIN_DRAWS = 8
 NUM_ERRORS = 2.0
 """Standard errors that a stated movement covers, for each row: 95% of all pairs of runs."""
 NUM_TRACE_POINTS = 400
+MAX_CLASSES = 5
+"""Classes of a probe row by which chains are compared, the most probable ones: of many, most have no probability."""
 TINY = float(np.finfo(np.float64).tiny)
 
 
@@ -62,6 +65,10 @@ def diagnose(
         return Diagnostics(**facts, rhat=float("nan"), ess=float("nan"))
     mean, variance = (np.asarray(one, np.float64) for one in (kept or posterior).predictive_draws(probes.X, key))
     probed = probed_draws(posterior, probes, key)
+    if isinstance(posterior.model.likelihood, Categorical):
+        classes = np.argsort(-mean.mean(axis=(0, 1)), axis=1)[None, None, :, :MAX_CLASSES]
+        mean, variance = (np.take_along_axis(one, classes, axis=3) for one in (mean, variance))
+        probed = ProbedDraws(*(np.take_along_axis(one, classes, axis=3) for one in probed))
     # as they are drawn, and with the noise of u and hidden layers taken out: either may disagree
     each = [agreement(mean), agreement(probed.mean), agreement(np.log(np.maximum(probed.variance, TINY)))]
     worst_rhat = np.max([one.rhat for one in each], axis=0)

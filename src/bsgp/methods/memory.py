@@ -6,6 +6,12 @@ BASE_BYTES = 700_000_000
 """Python, JAX and a compiled program."""
 WORK_ARRAYS = 12
 """Matrices of inducing points by rows that a gradient holds at a time, per layer; measured, with a margin."""
+LATENT_ARRAYS = 60
+"""Numbers per row and latent function that a gradient holds for the integral of a likelihood: a few for each node."""
+JUDGED_ARRAYS = 16
+"""Numbers per draw and latent function that predictions and the diagnosis of a fit hold for each row; measured."""
+JUDGED_ROWS = 100
+"""Rows by whose predictions the chains of a fit are compared."""
 AXES_ARRAYS = 6
 """Square matrices over coordinates per chain: covariance and axes before and after a chunk, and an eigensolver's."""
 
@@ -25,7 +31,8 @@ def memory_of_chains(
     is_streamed: bool,
     learns_axes: bool = False,
 ) -> int:
-    """Bytes needed by a fit of chains on minibatches: the rows, the work arrays of an update, and all draws twice.
+    """Bytes needed by a fit of chains on minibatches: the rows, the work arrays of an update, all draws twice, and
+    what their predictions are judged by. `num_targets` counts latent functions, of which there is one for every class.
 
     Chains that learn axes (`fisher_mass`) also hold square matrices over all coordinates, up to `MAX_AXES` of them.
     """
@@ -36,10 +43,12 @@ def memory_of_chains(
         rows = 3 * itemsize * num_rows * width  # the table, its copy on the device, and one in transit
     layer = num_inducing * (num_inputs + max(num_inputs, num_targets))
     work = WORK_ARRAYS * itemsize * depth * num_inducing * (num_inducing + batch_size)
+    work += LATENT_ARRAYS * itemsize * num_targets * batch_size
+    judged = JUDGED_ARRAYS * itemsize * num_chains * num_draws * JUDGED_ROWS * num_targets
     draws = 2 * itemsize * num_chains * num_draws * depth * layer
     coordinates = num_inducing * ((2 * depth - 1) * num_inputs + num_targets)
     axes = AXES_ARRAYS * itemsize * num_chains * coordinates**2 if learns_axes and coordinates <= MAX_AXES else 0
-    return BASE_BYTES + rows + work + draws + axes
+    return BASE_BYTES + rows + work + draws + judged + axes
 
 
 def memory_of_exact(num_rows: int, itemsize: int = 8) -> int:

@@ -24,6 +24,8 @@ from bsgp.runtime.checks import check_count, check_matrix
 
 ROWS_PER_TILE = 1_024  # M x rows arrays of this size mostly stay in the CPU's cache
 TILES_PER_CHUNK = 4
+MAX_VALUES = 2**23
+"""Numbers that all draws of a chunk of rows may have together, per array: many classes take fewer rows at a time."""
 MAX_JOINT_ROWS = 5_000
 NUM_PASSES = 100
 MIN_QUANTILE_SAMPLES = 4_096  # of y, for counts: the quantiles' levels are right to half a percent
@@ -299,6 +301,12 @@ class Posterior(eqx.Module):
         """Context in which JAX uses the precision of the draws, independent of the caller's setting."""
         return jax.enable_x64(self._dtype == np.float64)
 
+    @property
+    def _rows_at_once(self) -> int:
+        """Rows whose values under all draws are few enough to be held at a time."""
+        values_of_a_row = self.num_chains * self.num_draws * self.passes * self.model.num_latent
+        return max(1, MAX_VALUES // values_of_a_row)
+
     def _by_rows(self, function: Callable, key: Array, X, y=None, *, known=None, axis: int = 0, **options):
         """`function(model, tiling, key, X[, y])` on chunks of rows; concatenates the results along `axis`."""
         with self._precision:
@@ -309,8 +317,9 @@ class Posterior(eqx.Module):
         inputs = [X] if y is None else [X, check_matrix("y", y, rows=X.shape[0]).astype(X.dtype)]
         known = None if known is None else self._check_known(known, X)
         num_rows = X.shape[0]
-        num_tiles = -(-num_rows // ROWS_PER_TILE)
-        num_chunks = -(-num_tiles // TILES_PER_CHUNK)
+        most = self._rows_at_once
+        num_tiles = -(-num_rows // min(ROWS_PER_TILE, most))
+        num_chunks = -(-num_tiles // min(TILES_PER_CHUNK, max(1, most // ROWS_PER_TILE)))
         tiles = -(-num_tiles // num_chunks)  # the same in every chunk, so that one compiled program serves them all
         chunk = tiles * -(-num_rows // (num_chunks * tiles))
         flat, tiling, pieces = self._flat(), mixture.Tiling(tiles, self.passes), []

@@ -5,18 +5,18 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
-from jax.scipy.special import log_ndtr, logsumexp
+from jax.scipy.special import log_ndtr
 from jaxtyping import Array, Float
 
 from bsgp.models.likelihoods.base import (
-    NUM_QUADRATURE_POINTS,
     AbstractLikelihood,
     VarianceParts,
     expected_log_prob_by_quadrature,
     log_expected_prob_by_quadrature,
     variance_parts_by_quadrature,
 )
-from bsgp.models.linalg.numerics import Marginals, gauss_hermite, normal_lattice
+from bsgp.models.likelihoods.largest import log_prob_largest, log_probs_largest
+from bsgp.models.linalg.numerics import Marginals, normal_lattice
 from bsgp.runtime.checks import check_count, check_matrix, check_option
 
 NUM_PREDICTOR_POINTS = 32
@@ -87,7 +87,8 @@ class Categorical(AbstractLikelihood):
 
     `p(y = c | f) = P(f_c + e_c > f_j + e_j for all j)` with standard normal e. For independent Gaussian f,
     `E p(y = c | f) = E_t prod_{j != c} Phi((t - m_j) / sqrt(1 + v_j))` with `t ~ N(m_c, 1 + v_c)`: the K-dimensional
-    FITC integral reduces to one dimension. The VFE integral does not; it is a mean over fixed quasi-random points.
+    FITC integral reduces to one dimension (`likelihoods.largest`). The VFE integral does not; it is a mean over fixed
+    quasi-random points.
     """
 
     num_classes: int = eqx.field(static=True)
@@ -118,18 +119,12 @@ class Categorical(AbstractLikelihood):
         return self.log_expected_prob(y, Marginals(f, jnp.zeros_like(f)))
 
     def log_expected_prob(self, y, f):
-        return jnp.take_along_axis(self.log_probabilities(f), y.astype(jnp.int32), axis=1)
+        labels = y[..., 0].astype(jnp.int32)
+        return log_prob_largest(labels, f.mean.T, 1.0 + f.variance.T)[:, None]
 
     def log_probabilities(self, f: Marginals) -> Float[Array, "N K"]:
         """`log E p(y = c | f)` for every class, normalised over classes."""
-        nodes, weights = gauss_hermite(NUM_QUADRATURE_POINTS)
-        spread = jnp.sqrt(1.0 + f.variance)
-        t = f.mean[None] + spread[None] * jnp.asarray(nodes, f.mean.dtype)[:, None, None]  # [Q N K]
-        below = log_ndtr((t[:, :, :, None] - f.mean[None, :, None, :]) / spread[None, :, None, :])  # [Q N K K]
-        others = 1.0 - jnp.eye(self.num_classes, dtype=f.mean.dtype)
-        log_terms = jnp.sum(below * others[None, None], axis=-1)
-        log_p = logsumexp(jnp.log(jnp.asarray(weights, f.mean.dtype))[:, None, None] + log_terms, axis=0)
-        return jax.nn.log_softmax(log_p, axis=1)  # by quadrature the probabilities sum to one only approximately
+        return log_probs_largest(f.mean.T, 1.0 + f.variance.T).T
 
     def expected_log_prob(self, y, f):
         points = jnp.asarray(normal_lattice(self.num_lattice_points, self.num_classes), f.mean.dtype)
