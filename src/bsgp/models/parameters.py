@@ -1,5 +1,7 @@
 """Names, blocks and default priors of a model's parameters."""
 
+from typing import Any
+
 import jax
 import jax.tree_util as jtu
 
@@ -48,7 +50,8 @@ def prior_name(model, path) -> str:
     name = path[-1].name
     if not name.endswith(("variance", "variances")):
         return name
-    node, is_later_factor = model, False
+    node: Any = model
+    is_later_factor = False
     for entry in path:
         step = getattr(entry, "name", None)
         is_later_factor = is_later_factor or (isinstance(node, Product) and step == "right")

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 WIDTH, HEIGHT = 4.2, 3.0  # inches
 SMALL_WIDTH, SMALL_HEIGHT = 3.5, 2.7
 TICK_LIMIT, LABEL_LIMIT = 18, 28
+MOST_STEMS = 60  # values of a count that are drawn one by one
 
 
 # -- calibration -----------------------------------------------------------------------------------------------
@@ -105,6 +106,28 @@ def predicted_against_actual(target: TargetFit) -> str:
         axes.set(xlabel=f"actual {clean(target.name, LABEL_LIMIT)}", ylabel="predicted")
         axes.locator_params(nbins=6)
         _shorten_ticks(axes.xaxis, axes.yaxis)
+        axes.legend(loc="upper left")
+
+    return _picture(_on_axes(draw), 3.8)
+
+
+def row_densities(target: TargetFit) -> str:
+    """One strip per row, on a common axis: its density, and a mark at its true value."""
+
+    def draw(axes: "Axes") -> None:
+        for k, row in enumerate(target.densities):
+            height = 0.85 * row.density / row.density.max()
+            if len(row.at) < MOST_STEMS:
+                axes.vlines(row.at, k, k + height, color=BLUE, lw=2.5)
+            else:
+                axes.fill_between(row.at, k, k + height, color=BLUE, alpha=0.35, lw=0)
+                axes.plot(row.at, k + height, color=BLUE, lw=1.2)
+            label = "true value" if k == 0 else None
+            axes.plot([row.actual, row.actual], [k, k + 0.85], color=VERMILLION, lw=1.6, label=label)
+        axes.set(xlabel=clean(target.name, LABEL_LIMIT), ylabel="test rows, by prediction", yticks=[])
+        axes.set_ylim(-0.05, len(target.densities) + 0.6)
+        axes.locator_params(axis="x", nbins=6)
+        _shorten_ticks(axes.xaxis)
         axes.legend(loc="upper left")
 
     return _picture(_on_axes(draw), 3.8)

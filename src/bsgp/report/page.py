@@ -128,6 +128,15 @@ def _predictions(detail: RegressionFit | ClassFit | None) -> list[Picture]:
                 f"{name}: {rows}, {inside} inside their intervals.",
             )
         )
+        if target.densities:
+            shown = counted(len(target.densities), "test row")
+            pictures.append(
+                Picture(
+                    figures.row_densities(target),
+                    f"Predictive densities of {name} for {shown}, from the smallest prediction to the largest.",
+                    f"{name}: predictive densities of {shown}, and their true values.",
+                )
+            )
     return pictures
 
 

@@ -10,6 +10,7 @@ from bsgp.estimators import BSGPClassifier, BSGPRegressor
 from bsgp.estimators.base import BSGPEstimator
 from bsgp.estimators.scoring import INTERVAL, evaluate
 from bsgp.posterior.posterior import evenly_spaced
+from bsgp.report.densities import RowDensity, row_densities
 from bsgp.report.scores import METRICS, Metric, Remark, ScoreRow, baseline_remarks, headline, score_rows
 from bsgp.report.text import clean, counted, percent
 
@@ -42,6 +43,8 @@ class TargetFit:
     """Lower end of the 90% interval."""
     high: np.ndarray
     """Upper end of the 90% interval."""
+    densities: tuple[RowDensity, ...]
+    """Predictive densities of a few test rows; empty under Gaussian noise."""
 
 
 @dataclass(frozen=True)
@@ -172,7 +175,7 @@ def _regression_fit(model: BSGPRegressor, X: Table, y: np.ndarray) -> Regression
     from scipy.stats import binom
 
     num_rows = X.num_rows
-    pit = np.reshape(model.cdf(X, y if y.shape[1] > 1 else y[:, 0]), y.shape)
+    pit = _pit(model, X, y)
     rows = evenly_spaced(num_rows, MAX_POINTS)
     # predicting a small table again is faster than compiling for fewer rows
     asked, picked = (X, rows) if num_rows <= MAX_REPEATED else (X.take(rows), np.arange(len(rows)))
@@ -191,11 +194,22 @@ def _regression_fit(model: BSGPRegressor, X: Table, y: np.ndarray) -> Regression
             predicted=predicted[:, p],
             low=interval[:, p, 0],
             high=interval[:, p, 1],
+            densities=row_densities(model, X, y, p),
         )
         for p in shown
     )
     band = np.stack(binom.interval(0.95, num_rows, COVERAGE_LEVELS)) / num_rows
     return RegressionFit(targets, band, y.shape[1] - len(shown))
+
+
+def _pit(model: BSGPRegressor, X: Table, y: np.ndarray) -> np.ndarray:
+    """Distribution function at the true values `[N P]`; at counts and levels, a random place within its step."""
+    values = y if y.shape[1] > 1 else y[:, 0]
+    pit = np.reshape(model.cdf(X, values), y.shape)
+    if not model.posterior_.model.likelihood.is_discrete:
+        return pit
+    step = np.exp(np.reshape(model.log_density(X, values), y.shape))
+    return np.clip(pit - np.random.default_rng(0).uniform(size=y.shape) * step, 0.0, 1.0)
 
 
 # -- classification --------------------------------------------------------------------------------------------
