@@ -1,6 +1,6 @@
 """Names, blocks and default priors of a model's parameters."""
 
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.tree_util as jtu
@@ -55,7 +55,7 @@ def prior_name(model, path) -> str:
     for entry in path:
         step = getattr(entry, "name", None)
         is_later_factor = is_later_factor or (isinstance(node, Product) and step == "right")
-        node = node[entry.idx] if step is None else getattr(node, step)
+        node = cast(Any, node)[entry.idx] if step is None else getattr(node, step)
     return "factor_variance" if is_later_factor else name
 
 

@@ -36,7 +36,7 @@ def row_densities(model: BSGPRegressor, X: Table, y: np.ndarray, target: int) ->
     mean, sd = (np.reshape(one, (X.num_rows, -1))[:, target] for one in model.predict(X, return_std=True))
     order = np.argsort(mean, kind="stable")
     rows = order[evenly_spaced(X.num_rows, NUM_ROWS + 2)][1:-1]  # the first and the last are odd ones
-    grids = [_grid(likelihood, mean[row], sd[row]) for row in rows]
+    grids = [_grid(likelihood, float(mean[row]), float(sd[row])) for row in rows]
     size = max(len(grid) for grid in grids)
     # rows of one table, each repeated for every value of its grid: one program serves all of them
     repeated = X.take(np.repeat(rows, size))
