@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import jax.random as jr
+import jax.tree_util as jtu
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
@@ -37,6 +38,7 @@ from bsgp.models.kernel_choice import (
 from bsgp.models.kernel_words import KERNEL_WORDS, parse_kernel
 from bsgp.models.kernels import linear
 from bsgp.models.likelihoods.gaussian_noise import gaussian
+from bsgp.models.parameters import DEFAULT_PRIORS, leaf_name, prior_name
 from bsgp.models.priors import LogNormal
 
 COLUMNS = {  # a number, a category of three, a number with missing values
@@ -69,11 +71,11 @@ def test_a_period_is_in_units_of_its_column():
     kernel = made("periodic(12)(month)")
     months = jnp.arange(25.0)[:, None] / COLUMNS["month"].scale - 3.0  # standardised
     X = jnp.zeros((25, 6)).at[:, 4:5].set(months)
-    K = kernel(X, X)
-    assert_allclose(K[0, [0, 12, 24]], kernel.diag(X)[0], rtol=1e-10)
-    assert jnp.argmin(K[0, :13]) == 6
-    missing = X[:1].at[0, 5].add(1.0)  # as far from a value as half a period
-    assert_allclose(kernel(X[:1], missing)[0, 0], K[0, 6], rtol=1e-10)
+    missing = X[:1].at[0, 5].add(1.0)
+    K = np.asarray(jax.jit(kernel)(X[:1], jnp.concatenate([X, missing]))[0])
+    assert_allclose(K[[0, 12, 24]], kernel.diag(X)[0], rtol=1e-10)
+    assert np.argmin(K[:13]) == 6
+    assert_allclose(K[-1], K[6], rtol=1e-10)  # a missing value is half a period away
 
 
 def test_the_only_column_needs_no_name():
@@ -145,8 +147,39 @@ def test_the_first_factor_carries_the_variance_of_a_product():
     assert is_factor == [False, True, True, True, False, False]
     assert flat_priors(model).layers[0].kernel.left.right.left.variance.bijector is not None
     target = exact_target(np.eye(3), np.arange(3.0)[:, None], gaussian(1, np.float64), "rbf * matern32")
-    gradient = jax.grad(target.log_joint)(target.start())
-    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradient))
+    priors = target._map_with_prior(lambda prior, _: prior, target.start())
+    assert priors.kernel.left.variance == DEFAULT_PRIORS["variance"]
+    assert priors.kernel.right.variance == DEFAULT_PRIORS["factor_variance"]
+
+
+def names_of_priors(text, suffix):
+    """`prior_name` of every leaf of a kernel whose field ends with `suffix`, from left to right."""
+    model = init_deep_gp(np.eye(3), gaussian(1, np.float64), jr.key(0), num_inducing=2, kernel=text)
+    leaves = jtu.tree_leaves_with_path(model)
+    return [prior_name(model, path) for path, _ in leaves if leaf_name(path).endswith(f".{suffix}")]
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("rbf + matern32", ["variance", "variance"]),
+        ("linear + rbf", ["rest_variance"]),
+        ("rbf + matern32 + linear", ["rest_variance", "rest_variance"]),
+        ("linear * rbf + matern32", ["factor_variance", "variance"]),
+        ("linear + rbf * matern32", ["rest_variance", "factor_variance"]),
+    ],
+)
+def test_terms_beside_a_line_have_wider_priors(text, names):
+    """What a line leaves over may be nothing, and may be nearly straight itself."""
+    assert names_of_priors(text, "variance") == names
+    assert all(name.startswith("rest_") == ("rest_variance" in names) for name in names_of_priors(text, "lengthscales"))
+
+
+def test_a_prior_given_by_name_holds_beside_a_line_too():
+    model = init_deep_gp(np.eye(3), gaussian(1, np.float64), jr.key(0), num_inducing=2, kernel="linear + rbf")
+    given = default_priors(model, variance=LogNormal(), rest_lengthscales=LogNormal()).layers[0].kernel.right
+    assert (given.variance, given.lengthscales) == (LogNormal(), LogNormal())
+    assert default_priors(model).layers[0].kernel.right.variance == DEFAULT_PRIORS["rest_variance"]
 
 
 class PlainLinear(Linear):

@@ -1,13 +1,14 @@
 """Names, blocks and default priors of a model's parameters."""
 
-from typing import Any, cast
+from collections.abc import Iterator
+from typing import Any
 
 import jax
 import jax.tree_util as jtu
 
 from bsgp.models.deep_gp import DeepGP
 from bsgp.models.inducing_priors import AbstractInducingPrior, InducingNormal, InducingUniform
-from bsgp.models.kernels import Product
+from bsgp.models.kernels import ActiveDimensions, Linear, Product, Sum
 from bsgp.models.priors import AbstractPrior, Flat, Gamma, LogNormal, Normal
 from bsgp.runtime.checks import check_option
 
@@ -23,6 +24,9 @@ DEFAULT_PRIORS: dict[str, AbstractPrior | AbstractInducingPrior] = {
     "variances": LogNormal.with_median(0.05),
     "bias_variance": LogNormal.with_median(0.05),
     "factor_variance": LogNormal.with_median(1.0, scale=0.3),  # the first factor of a product carries its variance
+    # of terms beside a linear one: what a line leaves over may be of any size, nothing included
+    "rest_variance": LogNormal.with_median(0.05, scale=2.0),
+    "rest_lengthscales": LogNormal.with_median(1.0, scale=2.0),
     "alpha": LogNormal.with_median(1.0),
     "period": LogNormal.with_median(1.0),
     "noise_variance": LogNormal.with_median(0.01, scale=3.0),
@@ -46,17 +50,38 @@ def is_prior(node) -> bool:
 
 
 def prior_name(model, path) -> str:
-    """Name in `DEFAULT_PRIORS` of the prior of a leaf: its field's, or `factor_variance` for later factors."""
+    """Name in `DEFAULT_PRIORS` of the prior of a leaf: its field's, or that of its place in a product or a sum."""
     name = path[-1].name
-    if not name.endswith(("variance", "variances")):
-        return name
-    node: Any = model
-    is_later_factor = False
+    nodes = list(_walked(model, path))
+    if name.endswith(("variance", "variances")) and any(_is_later_factor(*place) for place in nodes):
+        return "factor_variance"
+    if name in ("variance", "lengthscales") and any(_is_beside_line(*place) for place in nodes):
+        return f"rest_{name}"
+    return name
+
+
+def _walked(model, path) -> Iterator[tuple[Any, str | None]]:
+    """Each node on the way to a leaf, and the field that the way leaves it by."""
+    node = model
     for entry in path:
-        step = getattr(entry, "name", None)
-        is_later_factor = is_later_factor or (isinstance(node, Product) and step == "right")
-        node = cast(Any, node)[entry.idx] if step is None else getattr(node, step)
-    return "factor_variance" if is_later_factor else name
+        field = getattr(entry, "name", None)
+        yield node, field
+        node = node[entry.idx] if field is None else getattr(node, field)
+
+
+def _is_later_factor(node, field: str | None) -> bool:
+    return isinstance(node, Product) and field == "right"
+
+
+def _is_beside_line(node, field: str | None) -> bool:
+    """Whether the other side of a sum has a linear term."""
+    return isinstance(node, Sum) and _has_line(node.left if field == "right" else node.right)
+
+
+def _has_line(kernel) -> bool:
+    if isinstance(kernel, Sum):
+        return _has_line(kernel.left) or _has_line(kernel.right)
+    return isinstance(kernel.kernel if isinstance(kernel, ActiveDimensions) else kernel, Linear)
 
 
 def block_of(path) -> str | None:
@@ -77,12 +102,13 @@ def default_priors(
 ) -> DeepGP:
     """A tree of priors for `model`: the paper's, with `inducing_prior` (normal by default) on every Z.
 
-    `others` replaces priors by parameter name in all layers, such as `lengthscales=LogNormal.with_median(2.0)`.
+    `others` replaces priors by parameter name in all layers, such as `lengthscales=LogNormal.with_median(2.0)`, which
+    then also holds beside a linear kernel, unless `rest_lengthscales` is given.
     """
     names = {prior_name(model, path) for path, _ in jtu.tree_leaves_with_path(model)} | DEFAULT_PRIORS.keys()
     for name in others:
         check_option("the name of a prior", name, sorted(names - {"Z"}))
-    table = DEFAULT_PRIORS | others
+    table = DEFAULT_PRIORS | {f"rest_{name}": prior for name, prior in others.items()} | others
     if inducing_prior is not None:
         table = table | {"Z": inducing_prior}
 
