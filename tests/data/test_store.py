@@ -416,7 +416,7 @@ def test_every_epoch_has_every_row_once(tmp_path, monkeypatch, num_rows, batch, 
     found = plain(tmp_path, num_rows)
     stream = found.stream(batch, 5)
     assert stream.batch_size == min(batch, num_rows)
-    _, y = stream.read(0, -(-4 * num_rows // stream.batch_size))
+    y = stream.read(0, -(-4 * num_rows // stream.batch_size)).y
     rows = row_numbers(found, y.reshape(-1, 1))[: 4 * num_rows].reshape(4, num_rows)
     assert_array_equal(np.sort(rows, axis=1), np.tile(np.arange(num_rows), (4, 1)))
     if num_rows > 2:
@@ -426,7 +426,7 @@ def test_every_epoch_has_every_row_once(tmp_path, monkeypatch, num_rows, batch, 
 def test_reading_is_a_function_of_position_and_seed_alone(tmp_path, monkeypatch):
     monkeypatch.setattr(store, "GROUP_BLOCKS", 3)
     found = plain(tmp_path)
-    X, y = found.stream(8, 1).read(0, 60)
+    X, y = found.stream(8, 1).read(0, 60)[:2]
     assert (X.shape, y.shape, X.dtype) == ((60, 8, 1), (60, 8, 1), np.float32)
     stream = found.stream(8, 1)
     for first, count in [(0, 1), (1, 2), (59, 1), (3, 30), (30, 3), (30, 3), (12, 48)]:
@@ -458,7 +458,7 @@ def test_batches_of_a_sorted_file_vary_as_uniform_ones_do(tmp_path):
     num_rows, batch = 6000, 50
     found = plain(tmp_path, num_rows, sizes=Sizes(chunk_rows=700, bucket_bytes=8000, block_rows=20))
     num_batches = 200 * num_rows // batch  # the bound is five standard errors of the variance away
-    _, y = found.stream(batch, 3).read(0, num_batches)
+    y = found.stream(batch, 3).read(0, num_batches).y
     variance = y.mean(axis=1).var()
     uniform = (1 / batch) * (1 - (batch - 1) / (num_rows - 1))  # without replacement; the targets have variance 1
     assert variance < 1.05 * uniform

@@ -48,7 +48,7 @@ class OnDisk(AbstractStreamedSource):
         return self.fingerprint_
 
     def some_rows(self, count, seed):
-        return as_source(*self._rows).some_rows(count, seed)
+        return as_source(*self._rows[:2]).some_rows(count, seed)
 
     def stream(self, batch_size, seed, share=(0, 1)):
         assert share == (0, 1)  # one device

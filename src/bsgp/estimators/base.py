@@ -340,7 +340,7 @@ class BSGPEstimator(PicklesDraws, BaseEstimator, abc.ABC):
     def _set_target_state(self, state: dict[str, Any]) -> None:
         """Take over what `_target_state` returned."""
 
-    # -- files -------------------------------------------------------------------------------------
+    # -- files -------------------------------------------------------------------------------------------------
 
     def save(self, folder: str | os.PathLike, about: dict | None = None) -> None:
         """Write the model as a folder of arrays and JSON, whole or not at all; `bsgp.load` reads it on any machine.

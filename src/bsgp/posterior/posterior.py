@@ -286,9 +286,7 @@ class Posterior(eqx.Module):
     def _check_known(self, known_variance, X: np.ndarray) -> np.ndarray:
         if not isinstance(self.model.likelihood, Gaussian):
             likelihood = type(self.model.likelihood).__name__
-            raise ValueError(
-                f"`known_variance` must go with Gaussian noise, got a {likelihood} likelihood. Leave it out."
-            )
+            raise ValueError(f"Known noise must go with Gaussian noise, got a {likelihood} likelihood. Leave it out.")
         known = check_matrix("known_variance", known_variance, rows=X.shape[0], columns=self.model.num_latent)
         return known.astype(X.dtype)
 

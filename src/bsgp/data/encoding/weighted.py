@@ -10,8 +10,8 @@ def weighted_median(values: np.ndarray, weight: np.ndarray) -> float:
     order = np.argsort(values, kind="stable")
     below = np.cumsum(weight[order])
     half = 0.5 * below[-1]
-    # by rounding, a sum of weights may miss half of all by a little
-    slack = 8.0 * np.finfo(np.float64).eps * below[-1]
+    # by rounding, a sum of weights may miss half of all by a little; those of tables on disk are float32
+    slack = float(np.finfo(np.float32).eps) * below[-1]
     first, last = np.searchsorted(below, [half - slack, half + slack], side="left")
     return float(0.5 * (values[order[first]] + values[order[min(last, len(values) - 1)]]))
 
