@@ -26,7 +26,7 @@ from bsgp.data.tables.columns import from_frame
 from bsgp.estimators import BSGPClassifier, BSGPRegressor, load
 from bsgp.estimators.scoring import evaluate
 from bsgp.models.kernels import Linear
-from bsgp.posterior.posterior import evenly_spaced
+from bsgp.posterior.posterior import Posterior, evenly_spaced
 from bsgp.report import figures, page, write, write_report
 from bsgp.report.chains import chain_plots
 from bsgp.report.effects import MAX_DRAWS, _input_values, partial_effects, relevance
@@ -201,20 +201,24 @@ def test_confusion_table_counts_every_row(classification, class_page):
     assert sum(int(count) for count in re.findall(r"<td[^>]*>(\d+)</td>", cells[1])) == classification[1][0].num_rows
 
 
-def test_rows_far_outside_the_data_are_counted_and_their_errors_compared(regression):
-    model, (_, y) = regression
-    frame, _ = mixed_table()
-    far = frame[NUM_TRAIN:].assign(**{MATHS: np.where(np.arange(40) < 12, 300.0, frame[MATHS][NUM_TRAIN:] / 10)})
-    found = measure_extrapolation(model, from_frame(far), y)
-    scores, trained = model.extrapolation(from_frame(far)), model.posterior_.extrapolation(model.background_, jr.key(0))
-    beyond = scores > trained.max()
-    assert beyond[:12].all()
-    assert f"{100 * beyond.mean():.1f}% of the test rows score higher than all of 60 training rows" in found.text
-    errors = (model.predict(from_frame(far)) - y) ** 2
-    assert f"RMSE is {number(float(np.sqrt(errors[beyond].mean())))} there" in found.text
+def test_rows_far_outside_the_data_are_counted_and_their_errors_compared(regression, monkeypatch):
+    model, (X, y) = regression
+    scores, trained = np.where(np.arange(40) < 12, 0.7, np.linspace(0.0, 0.19, 40)), np.linspace(0.0, 0.2, 60)
+    monkeypatch.setattr(BSGPRegressor, "extrapolation", lambda *_: scores)
+    monkeypatch.setattr(Posterior, "extrapolation", lambda *_: trained)
+    found = measure_extrapolation(model, X, y)
+    errors = (model.predict(X) - y) ** 2
+    far, near = (number(float(np.sqrt(one.mean()))) for one in (errors[:12], errors[12:]))
+    assert found.text == (
+        "30.0% of the test rows score higher than all of 60 training rows: they extrapolate. About 1.6% would if test "
+        f"rows were like training rows. The RMSE is {far} there, and {near} elsewhere."
+    )
     assert sum(band.num_rows for band in found.bands) == 40
+    assert (found.bands[-1].label, found.bands[-1].num_rows, found.bands[-1].values[0]) == ("0.5 to 1", 12, far)
     assert found.share_tested.sum() == pytest.approx(1.0)
     assert found.share_trained.sum() == pytest.approx(1.0)
+    monkeypatch.setattr(BSGPRegressor, "extrapolation", lambda *_: np.full(40, 0.1))
+    assert measure_extrapolation(model, X, y).text.endswith("60 training rows: none extrapolates.")
 
 
 def test_deep_report_says_whose_lengthscales(deep_page):

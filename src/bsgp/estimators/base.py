@@ -291,12 +291,13 @@ class BSGPEstimator(PicklesDraws, BaseEstimator, abc.ABC):
         return jr.fold_in(key, chunk) if chunk else key
 
     def extrapolation(self, X) -> np.ndarray:
-        """How far each row lies outside the data, `[N]`: the share of what was unknown before any data that still is.
+        """How much of the uncertainty that the model started with is still there at each row, from 0 to 1, `[N]`.
 
-        0: the data settle the function at this row. 1: they say nothing about it, and the prediction is the prior's.
-        In between it is a share of variance, in the model's own lengthscales: a row far out in a column that does not
-        matter is not far out. With several layers, the doubt of hidden layers is passed on to the last one, which
-        is measured.
+        0: the training rows settle the prediction. 1: they say nothing about it, and the prediction is the prior's. In
+        between it is a share of variance: what is left of the variance of the function (for classes: of their
+        probabilities). Distance is measured in the model's own lengthscales, so a row far out in a column that does
+        not matter is not far out. With several layers, rows pass through the hidden ones by random draws, and the last
+        one is measured.
         """
         return self.posterior_.extrapolation(self.encode(X), self.key_of_chunk())
 
