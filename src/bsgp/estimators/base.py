@@ -5,7 +5,7 @@ import logging
 import os
 import warnings
 from contextlib import nullcontext
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.random as jr
@@ -24,9 +24,11 @@ from bsgp.data.store.store import Store
 from bsgp.data.tables.columns import Table, from_array, from_frame, is_frame
 from bsgp.estimators.baselines import Baseline
 from bsgp.estimators.convergence import diagnose, energy_trace
+from bsgp.estimators.exposure import with_offset
 from bsgp.estimators.persistence import plain, save_estimator
 from bsgp.estimators.pickling import PicklesDraws
 from bsgp.estimators.probes import MAX_CANDIDATES, Probes, choose_probes
+from bsgp.estimators.session import Session
 from bsgp.estimators.settings import Settings
 from bsgp.estimators.table_kernel import kernel_text, with_columns
 from bsgp.estimators.training_rows import TrainingRows, training_rows, unless_all_one
@@ -49,14 +51,6 @@ MAX_DRAWS = 512
 grow with their number."""
 MAX_BASELINE_ROWS = 20_000
 """Rows of a table on disk that the baselines are fitted to."""
-
-
-class _Session(NamedTuple):
-    """The last fit, which `warm_start` continues."""
-
-    fitted: Fit
-    fingerprint: str
-    settings: Settings
 
 
 class BSGPEstimator(PicklesDraws, BaseEstimator, abc.ABC):
@@ -156,7 +150,7 @@ class BSGPEstimator(PicklesDraws, BaseEstimator, abc.ABC):
         if rows.num_left_out:
             notes = [left_out_note(rows.num_left_out), *notes]
         known = self._known_variance(rows.noise_std)
-        encoded = Rows(_joined(self.schema_.encode(columns)[0], offset), target, weight, known)
+        encoded = Rows(with_offset(self.schema_.encode(columns)[0], offset), target, weight, known)
         return ArraySource(*jax.tree.map(lambda part: part.astype(self.precision), encoded)), notes
 
     def _opened(self, store: Store, sample_weight, noise_std) -> tuple[Store, list]:
@@ -195,7 +189,7 @@ class BSGPEstimator(PicklesDraws, BaseEstimator, abc.ABC):
         )
         self.energy_ = energy_trace(fitted.history)
         self.num_rows_ = source.num_rows
-        self._session = _Session(fitted, fingerprint, settings) if self.warm_start else None
+        self._session = Session(fitted, fingerprint, settings) if self.warm_start else None
 
     def _fit_from_scratch(self, source: ArraySource | Store, settings: Settings, key, report) -> Fit:
         likelihood, options = self._likelihood(source), with_columns(settings.options, self.schema_)
@@ -271,7 +265,7 @@ class BSGPEstimator(PicklesDraws, BaseEstimator, abc.ABC):
         encoded, notes = self.schema_.encode(columns)
         for note in notes:
             logger.warning(note)
-        return _joined(encoded, offset).astype(self.precision)
+        return with_offset(encoded, offset).astype(self.precision)
 
     def _without_offset(self, table: Table, *, is_training: bool) -> tuple[Table, np.ndarray | None]:
         """The columns that are inputs, and an offset of the latent function if there is one."""
@@ -360,7 +354,3 @@ class BSGPEstimator(PicklesDraws, BaseEstimator, abc.ABC):
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = True
         return tags
-
-
-def _joined(inputs: np.ndarray, offset: np.ndarray | None) -> np.ndarray:
-    return inputs if offset is None else np.concatenate([inputs, offset[:, None]], axis=1)

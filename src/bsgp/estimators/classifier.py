@@ -16,7 +16,7 @@ from bsgp.estimators.class_weights import weights_of_classes
 from bsgp.estimators.parameters import adds_to
 from bsgp.estimators.training_rows import target_names
 from bsgp.models.likelihoods.classes import Bernoulli, Categorical
-from bsgp.posterior.posterior import Entropies
+from bsgp.posterior.results import Entropies
 
 
 class BSGPClassifier(ClassifierMixin, BSGPEstimator):

@@ -34,3 +34,8 @@ def _log_exposure(name: str, table: Table) -> np.ndarray:
             f"{row + 1}. Correct or drop such rows."
         )
     return np.log(values)
+
+
+def with_offset(inputs: np.ndarray, offset: np.ndarray | None) -> np.ndarray:
+    """Inputs `[N D]` with the offset as their last column, if there is one."""
+    return inputs if offset is None else np.concatenate([inputs, offset[:, None]], axis=1)
