@@ -15,7 +15,6 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-import bsgp
 from bsgp.data.encoding.schema import InputSchema
 from bsgp.data.encoding.target_summary import TargetState
 from bsgp.data.encoding.weight_columns import left_out_note
@@ -25,12 +24,12 @@ from bsgp.data.tables.columns import Table, from_array, from_frame, is_frame
 from bsgp.estimators.baselines import Baseline
 from bsgp.estimators.convergence import diagnose, energy_trace
 from bsgp.estimators.exposure import with_offset
-from bsgp.estimators.persistence import plain, save_estimator
+from bsgp.estimators.persistence import identity_of_run, save_estimator
 from bsgp.estimators.pickling import PicklesDraws
 from bsgp.estimators.probes import MAX_CANDIDATES, Probes, choose_probes
 from bsgp.estimators.session import Session
 from bsgp.estimators.settings import Settings
-from bsgp.estimators.table_kernel import kernel_text, with_columns
+from bsgp.estimators.table_kernel import with_columns
 from bsgp.estimators.training_rows import TrainingRows, training_rows, unless_all_one
 from bsgp.inference.checkpoints import Checkpoints
 from bsgp.inference.history import silent
@@ -214,16 +213,7 @@ class BSGPEstimator(PicklesDraws, BaseEstimator, abc.ABC):
     def _open_checkpoints(self, source: ArraySource | Store, fingerprint: str) -> Checkpoints | None:
         if self.checkpoint is None:
             return None
-        settings = {
-            "bsgp": bsgp.__version__,
-            "estimator": type(self).__name__,
-            **{name: plain(value) for name, value in Settings.of(self.get_params(deep=False)).in_checkpoints.items()},
-            "kernel": kernel_text(self.kernel, self.schema_),
-            "seed": self._seed,
-            "rows": source.num_rows,
-            "inputs": list(self.schema_.encoded_names),
-            "data": fingerprint,
-        }
+        settings = identity_of_run(self, source, fingerprint)
         return Checkpoints(self.checkpoint, settings, resume=self.resume, every=self.checkpoint_seconds)
 
     def _training_table(self, X, y) -> Table:

@@ -9,10 +9,12 @@ import numpy as np
 
 import bsgp
 from bsgp.data.encoding.schema import InputSchema
+from bsgp.data.store.sources import AbstractSource
 from bsgp.estimators.baselines import from_arrays, to_arrays
 from bsgp.estimators.class_weights import as_pairs
 from bsgp.estimators.diagnostics import Diagnostics
-from bsgp.estimators.table_kernel import saved_kernel
+from bsgp.estimators.settings import Settings
+from bsgp.estimators.table_kernel import kernel_text, saved_kernel
 from bsgp.models.model import AbstractModel
 from bsgp.posterior.posterior import Posterior
 from bsgp.posterior.storage import load_stacked, save_stacked
@@ -27,6 +29,21 @@ def plain(value: Any) -> Any:
         return value
     leaves = [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(value) if hasattr(leaf, "dtype")]
     return f"{type(value).__name__} {hashlib.sha256(b''.join(leaves)).hexdigest()[:16]}"
+
+
+def identity_of_run(estimator: "BSGPEstimator", source: AbstractSource, fingerprint: str) -> dict[str, Any]:
+    """What a resumed run must share with the one it resumes."""
+    settings = Settings.of(estimator.get_params(deep=False)).in_checkpoints
+    return {
+        "bsgp": bsgp.__version__,
+        "estimator": type(estimator).__name__,
+        **{name: plain(value) for name, value in settings.items()},
+        "kernel": kernel_text(estimator.kernel, estimator.schema_),
+        "seed": estimator._seed,
+        "rows": source.num_rows,
+        "inputs": list(estimator.schema_.encoded_names),
+        "data": fingerprint,
+    }
 
 
 def _is_plain(value: Any) -> bool:
