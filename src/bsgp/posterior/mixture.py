@@ -8,14 +8,17 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
+from jax.scipy.special import ndtri
 from jaxtyping import Array, Float, PyTree
 
 from bsgp.models.likelihoods.base import AbstractLikelihood
 from bsgp.models.likelihoods.classes import Categorical
 from bsgp.models.linalg.numerics import Marginals, log_mean_exp
 from bsgp.models.model import AbstractModel
+from bsgp.posterior.roots import find_root
 
-NUM_BISECTIONS = 60
+REACH = 40.0
+"""Standard deviations from the mean within which quantiles are looked for."""
 
 
 class Tiling(NamedTuple):
@@ -123,7 +126,7 @@ def quantiles_of_samples(model, tiling, key, X, levels, samples_per_draw):
 
 @eqx.filter_jit
 def quantiles(model, tiling, key, X, levels, known=None):
-    """Quantiles by bisection of the mixture's distribution function, within 40 standard deviations of its mean."""
+    """Quantiles by root finding on the mixture's distribution function, within 40 standard deviations of its mean."""
     latent = map_draws(lambda draw, f: f, model, tiling, key, X, known)  # [S N P]
     likelihoods = repeat_draws(model.likelihood, tiling.passes)
 
@@ -131,20 +134,15 @@ def quantiles(model, tiling, key, X, levels, known=None):
         return jnp.mean(jax.vmap(lambda lik, f: lik.cdf(y, f))(likelihoods, latent), axis=0)
 
     each = jax.vmap(lambda lik, f: lik.predict(f))(likelihoods, latent)
-    reach = 40.0 * jnp.sqrt(jnp.mean(each.variance, axis=0) + jnp.var(each.mean, axis=0))
+    sd = jnp.sqrt(jnp.mean(each.variance, axis=0) + jnp.var(each.mean, axis=0))
     centre = jnp.mean(each.mean, axis=0)
 
-    def bisect(level):
-        def halve(bracket, _):
-            low, high = bracket
-            middle = 0.5 * (low + high)
-            above = distribution(middle) > level
-            return (jnp.where(above, low, middle), jnp.where(above, middle, high)), None
+    def quantile(level):
+        ends = centre - REACH * sd, centre + REACH * sd
+        found = find_root(lambda y: distribution(y) - level, *ends, guess=centre + ndtri(level) * sd)
+        return model.likelihood.nearest(found)
 
-        (low, high), _ = jax.lax.scan(halve, (centre - reach, centre + reach), None, length=NUM_BISECTIONS)
-        return model.likelihood.nearest(0.5 * (low + high))
-
-    return jnp.moveaxis(jax.lax.map(bisect, jnp.asarray(levels, X.dtype)), 0, -1)
+    return jnp.moveaxis(jax.lax.map(quantile, jnp.asarray(levels, X.dtype)), 0, -1)
 
 
 @eqx.filter_jit
