@@ -257,6 +257,10 @@ class BSGPEstimator(PicklesDraws, BaseEstimator, abc.ABC):
             logger.warning(note)
         return with_offset(encoded, offset).astype(self.precision)
 
+    def notes_on(self, table: Table) -> list:
+        """What `encode` does to a new table, one sentence each."""
+        return self.schema_.encode(self._without_offset(table, is_training=False)[0])[1]
+
     def _without_offset(self, table: Table, *, is_training: bool) -> tuple[Table, np.ndarray | None]:
         """The columns that are inputs, and an offset of the latent function if there is one."""
         return table, None

@@ -132,7 +132,7 @@ def measure(model: BSGPEstimator, X: Table, y) -> Quality:
         metrics=tuple(METRICS[name] for name in scores),
         scores=score_rows({**baselines, model.method: scores}),
         detail=detail,
-        notes=tuple(model.schema_.encode(X)[1]),
+        notes=tuple(model.notes_on(X)),
     )
 
 
