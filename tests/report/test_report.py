@@ -512,7 +512,7 @@ def test_best_scores_are_marked_by_their_own_sense():
 
 def test_drawing_survives_odd_arrays():
     nothing = np.empty(0)
-    target = TargetFit("y", np.zeros(10, int), (0.0, 0.0), COVERAGE_LEVELS, *4 * (np.full(1, 3e7),))
+    target = TargetFit("y", np.zeros(10, int), (0.0, 0.0), COVERAGE_LEVELS, *4 * (np.full(1, 3e7),), densities=())
     assert figures.pit_histogram(target)
     assert figures.predicted_against_actual(target)
     assert figures.energy_trace({"draws": np.full((1, 3), np.nan)})
