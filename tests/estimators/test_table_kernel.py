@@ -126,7 +126,9 @@ def test_the_report_shows_it_and_which_inputs_matter():
     assert Fact("kernel", "linear(age)") in found.settings
     assert found.relevance is not None
     assert (found.relevance.columns[0], found.relevance.median[0]) == ("age", 1.0)
-    assert Fact("Kernel", "rbf") in gather(unsampled("rbf"), None).facts
+    plain = gather(unsampled(linear(6, np.float64)), None)  # an object is shown in words
+    assert Fact("Kernel", "linear") in plain.facts
+    assert Fact("kernel", "linear") in plain.settings
 
 
 def test_the_command_line_takes_it(tmp_path, capsys):

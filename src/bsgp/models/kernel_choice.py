@@ -1,7 +1,7 @@
 """The kernel of every layer, at its initial values, from what a user may choose: words, a kernel or a function."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -163,10 +163,10 @@ def _only_column(part: Part, columns: Mapping[str, InputColumn], num_dims: int) 
         return next(iter(columns.values()))
     if not columns and num_dims == 1:
         return InputColumn((0,), 1.0)
-    example = f"`{part}({next(iter(columns), 'month')})`"
+    name = next((name for name, column in columns.items() if column.scale is not None), "month")
     raise ValueError(
         f"`kernel` must name the column of `{part}`, got none and {len(columns) or num_dims} to choose from. "
-        f"Write {example}, for example."
+        f"Write `{replace(part, columns=(name,))}`, for example."
     )
 
 

@@ -12,7 +12,7 @@ from bsgp.data.tables.columns import Table
 from bsgp.estimators import BSGPClassifier
 from bsgp.estimators.base import BSGPEstimator
 from bsgp.estimators.diagnostics import Grade
-from bsgp.estimators.table_kernel import describe_kernel
+from bsgp.estimators.table_kernel import describe_kernel, kernel_text
 from bsgp.methods.registry import METHODS
 from bsgp.report.chains import ChainPlots, chain_plots
 from bsgp.report.effects import Effect, Relevance, partial_effects, relevance
@@ -223,7 +223,8 @@ def _diagnosis(model: BSGPEstimator) -> tuple[Fact, ...]:
 def _changed_settings(model: BSGPEstimator) -> tuple[Fact, ...]:
     """Settings that differ from their defaults."""
     defaults = type(model)().get_params()
-    return tuple(Fact(name, clean(value)) for name, value in model.get_params().items() if value != defaults[name])
+    chosen = {**model.get_params(), "kernel": kernel_text(model.kernel, model.schema_)}
+    return tuple(Fact(name, clean(value)) for name, value in chosen.items() if value != defaults[name])
 
 
 def _versions() -> tuple[Fact, ...]:
