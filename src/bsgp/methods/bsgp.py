@@ -3,6 +3,7 @@
 The default recipe is what `docs/recipe.md` describes; the paper's recipe is what the authors did.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -28,6 +29,11 @@ from bsgp.runtime.mesh import Layout, mesh_shape
 
 PLAIN_PLAN = Plan(adam_steps=2_800, burn_in=5_632, num_draws=128, thinning=44)
 """Plan for likelihoods whose u cannot be anchored: 14,064 gradient evaluations, more with a longer warm start."""
+CLASS_PLAN = Plan(
+    adam_steps=1_200, burn_in=1_920, num_draws=128, thinning=20, batch_size=2_000, chunk=40,
+    adaptation="position", persistence=2.5,
+)  # fmt: skip
+"""Plan for classes, few rows and one layer: gradients are exact, and the position mass mixes four times as fast."""
 EXACT_PLAN = Plan(adam_steps=0, lbfgs_steps=80, burn_in=960, thinning=28, adaptation="position", persistence=2.5)
 """Plan for few rows, one layer and Gaussian noise: u is integrated out, and gradients are exact."""
 LONG_EXACT_PLAN = replace(EXACT_PLAN, num_draws=128, thinning=24, chunk=48)
@@ -37,6 +43,8 @@ DEEP_PLAN = Plan(adam_steps=1_800, burn_in=1_920, num_draws=128, thinning=16, ba
 LATENT_VARIANCE_PRIOR = LogNormal.with_median(1.0, scale=2.0)
 """Kernel variance of latent functions without units: one that separates classes well may be of any size."""
 SMALL_TABLE, MANY_ROWS = 1_000, 5_000
+MOST_CLASS_ROWS = 2_000
+"""Rows up to which classes see all of them in every update."""
 MOST_EXACT_ROWS = 10_000
 """Rows up to which a gradient of all of them, with u integrated out, is worth its time."""
 
@@ -75,7 +83,7 @@ def _without_anchor(recipe: Recipe, size: ProblemSize) -> Recipe:
     plan = replace(PLAIN_PLAN, adam_steps=max(PLAIN_PLAN.adam_steps, recipe.plan.adam_steps))
     recipe = replace(recipe, plan=plan, num_anchor=None, priors={"variance": LATENT_VARIANCE_PRIOR})
     if size.num_rows <= MANY_ROWS:
-        return recipe
+        return _for_few_classified_rows(recipe, size) if size.has_classes and size.depth == 1 else recipe
     return replace(
         recipe,
         plan=replace(plan, adaptation="fisher"),
@@ -85,6 +93,21 @@ def _without_anchor(recipe: Recipe, size: ProblemSize) -> Recipe:
         },
         stays_near_start=True,
     )
+
+
+def _for_few_classified_rows(recipe: Recipe, size: ProblemSize) -> Recipe:
+    """Exact gradients while they are cheap, and a prior under which functions of many inputs are close to straight."""
+    has_exact_gradients = size.num_rows <= MOST_CLASS_ROWS and not size.is_streamed
+    return replace(
+        recipe,
+        plan=CLASS_PLAN if has_exact_gradients else recipe.plan,
+        priors={**recipe.priors, "lengthscales": lengthscale_prior(size.num_inputs)},
+    )
+
+
+def lengthscale_prior(num_inputs: int) -> LogNormal:
+    """Prior of Hvarfner et al. (2024): distances grow with the root of the number of inputs, and so do lengthscales."""
+    return LogNormal(math.sqrt(2.0) + 0.5 * math.log(num_inputs), math.sqrt(3.0))
 
 
 def paper_recipe(size: ProblemSize) -> Recipe:

@@ -26,6 +26,7 @@ from bsgp.models.deep_gp import DeepGP, init_deep_gp
 from bsgp.models.inducing_priors import AbstractInducingPrior, InducingAround
 from bsgp.models.kernels import RBF, stationary
 from bsgp.models.likelihoods.base import AbstractLikelihood
+from bsgp.models.likelihoods.classes import Bernoulli, Categorical
 from bsgp.models.likelihoods.gaussian_noise import Gaussian
 from bsgp.models.parameters import default_priors, flat_priors, is_prior
 from bsgp.models.priors import AbstractPrior
@@ -44,12 +45,15 @@ class ProblemSize(NamedTuple):
     """Whether the likelihood has Gaussian noise."""
     is_streamed: bool = False
     """Whether rows stay on disk, so that only minibatches are seen."""
+    has_classes: bool = False
+    """Whether y is the label of a class."""
 
     @classmethod
     def of(cls, source: AbstractSource, likelihood: AbstractLikelihood, depth: int) -> "ProblemSize":
         is_gaussian = isinstance(likelihood, Gaussian)
         is_streamed = not isinstance(source, ArraySource)
-        return cls(source.num_rows, source.num_inputs, source.num_targets, depth, is_gaussian, is_streamed)
+        has_classes = isinstance(likelihood, Bernoulli | Categorical)
+        return cls(source.num_rows, source.num_inputs, source.num_targets, depth, is_gaussian, is_streamed, has_classes)
 
 
 @dataclass(frozen=True)
