@@ -77,7 +77,7 @@ def test_a_likelihood_without_a_conditional_is_fitted_without_an_anchor(rng):
     assert ((probability > 0) & (probability < 1)).all()
 
 
-CLASSES = SMALL._replace(is_gaussian=False, has_classes=True)
+CLASSES = SMALL._replace(is_gaussian=False, num_classes=2)
 
 
 def test_lengthscales_of_classes_grow_with_the_root_of_the_number_of_inputs():
@@ -88,26 +88,24 @@ def test_lengthscales_of_classes_grow_with_the_root_of_the_number_of_inputs():
         medians[num_inputs] = np.exp(prior.loc)
     assert medians[4] == pytest.approx(2 * medians[1])
     assert medians[60] == pytest.approx(60**0.5 * medians[1])
-    for other in (SMALL, CLASSES._replace(has_classes=False), CLASSES._replace(depth=2)):
+    for other in (SMALL, CLASSES._replace(num_classes=0), CLASSES._replace(depth=2)):
         assert "lengthscales" not in default_recipe(other).priors
     assert "lengthscales" not in paper_recipe(CLASSES).priors
 
 
-def test_classes_of_few_rows_have_exact_gradients_and_all_others_minibatches():
-    few = default_recipe(CLASSES._replace(num_rows=2_000)).plan
-    assert few.adaptation == "position"
-    assert few.batch_size >= 2_000
-    for other in ({"num_rows": 2_001}, {"is_streamed": True}, {"depth": 2}, {"has_classes": False}):
-        assert default_recipe(CLASSES._replace(**other)).plan.adaptation == "steady", other
-    assert few.evaluations < default_recipe(CLASSES._replace(num_rows=2_001)).plan.evaluations
+def test_more_than_four_classes_take_fewer_updates_down_to_a_limit():
+    evaluations = [default_recipe(CLASSES._replace(num_classes=k)).plan.evaluations for k in (2, 4, 6, 10, 1_000)]
+    assert evaluations[0] == evaluations[1] > evaluations[2] > evaluations[3] == evaluations[4]
+    assert evaluations[4] == pytest.approx(0.4 * evaluations[0], rel=0.05)
+    assert default_recipe(CLASSES._replace(num_classes=1_000)).plan.num_draws == 128
 
 
 @pytest.mark.parametrize("num_classes", [2, 3])
-def test_a_size_knows_whether_the_target_is_a_class(num_classes, rng):
+def test_a_size_knows_the_number_of_classes(num_classes, rng):
     source = ArraySource(*sine(rng))
     likelihood = Bernoulli() if num_classes == 2 else Categorical(num_classes)
-    assert ProblemSize.of(source, likelihood, 1).has_classes
-    assert not ProblemSize.of(source, Poisson(), 1).has_classes
+    assert ProblemSize.of(source, likelihood, 1).num_classes == num_classes
+    assert ProblemSize.of(source, Poisson(), 1).num_classes == 0
 
 
 def test_fit_refuses_what_does_not_fit(rng):

@@ -19,7 +19,6 @@ ABSORBED_LIMIT = 0.25  # share of the friction that a thermostat may add
 EXACT_SAFETY = 0.9
 MAX_STEP_SIZE = 0.1  # ten times the authors', for an anchored u
 MAX_POSITION_STEP_SIZE = 0.2  # for the position mass, in units of the posterior's standard deviations
-MAX_PLAIN_POSITION_STEP_SIZE = 0.05  # for the position mass if u is sampled: its stiff directions heat the kernel
 MAX_PLAIN_STEP_SIZE = 0.03  # for a plain u: with longer steps chains of few rows stay cool and yet leave their mode
 
 
@@ -27,7 +26,7 @@ def longest_allowed(target: Target, plan: Plan) -> float:
     """Upper limit of the step size."""
     longest = MAX_PLAIN_STEP_SIZE if target.anchor is None else MAX_STEP_SIZE
     if plan.adaptation == "position":
-        return MAX_PLAIN_POSITION_STEP_SIZE if target.anchor is None else MAX_POSITION_STEP_SIZE
+        return MAX_POSITION_STEP_SIZE
     if plan.adaptation != "fisher":
         return longest
     return min(longest, longest_step(plan.friction, plan.batch_size, target.num_counted))

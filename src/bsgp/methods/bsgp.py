@@ -29,11 +29,6 @@ from bsgp.runtime.mesh import Layout, mesh_shape
 
 PLAIN_PLAN = Plan(adam_steps=2_800, burn_in=5_632, num_draws=128, thinning=44)
 """Plan for likelihoods whose u cannot be anchored: 14,064 gradient evaluations, more with a longer warm start."""
-CLASS_PLAN = Plan(
-    adam_steps=1_200, burn_in=1_920, num_draws=128, thinning=20, batch_size=2_000, chunk=40,
-    adaptation="position", persistence=2.5,
-)  # fmt: skip
-"""Plan for classes, few rows and one layer: gradients are exact, and the position mass mixes four times as fast."""
 EXACT_PLAN = Plan(adam_steps=0, lbfgs_steps=80, burn_in=960, thinning=28, adaptation="position", persistence=2.5)
 """Plan for few rows, one layer and Gaussian noise: u is integrated out, and gradients are exact."""
 LONG_EXACT_PLAN = replace(EXACT_PLAN, num_draws=128, thinning=24, chunk=48)
@@ -43,8 +38,8 @@ DEEP_PLAN = Plan(adam_steps=1_800, burn_in=1_920, num_draws=128, thinning=16, ba
 LATENT_VARIANCE_PRIOR = LogNormal.with_median(1.0, scale=2.0)
 """Kernel variance of latent functions without units: one that separates classes well may be of any size."""
 SMALL_TABLE, MANY_ROWS = 1_000, 5_000
-MOST_CLASS_ROWS = 2_000
-"""Rows up to which classes see all of them in every update."""
+FEW_CLASSES, LEAST_SHARE = 4, 0.4
+"""More classes take a share of the updates, as each costs more: `FEW_CLASSES / K`, but at least `LEAST_SHARE`."""
 MOST_EXACT_ROWS = 10_000
 """Rows up to which a gradient of all of them, with u integrated out, is worth its time."""
 
@@ -83,7 +78,7 @@ def _without_anchor(recipe: Recipe, size: ProblemSize) -> Recipe:
     plan = replace(PLAIN_PLAN, adam_steps=max(PLAIN_PLAN.adam_steps, recipe.plan.adam_steps))
     recipe = replace(recipe, plan=plan, num_anchor=None, priors={"variance": LATENT_VARIANCE_PRIOR})
     if size.num_rows <= MANY_ROWS:
-        return _for_few_classified_rows(recipe, size) if size.has_classes and size.depth == 1 else recipe
+        return _for_classes(recipe, size) if size.num_classes and size.depth == 1 else recipe
     return replace(
         recipe,
         plan=replace(plan, adaptation="fisher"),
@@ -95,14 +90,10 @@ def _without_anchor(recipe: Recipe, size: ProblemSize) -> Recipe:
     )
 
 
-def _for_few_classified_rows(recipe: Recipe, size: ProblemSize) -> Recipe:
-    """Exact gradients while they are cheap, and a prior under which functions of many inputs are close to straight."""
-    has_exact_gradients = size.num_rows <= MOST_CLASS_ROWS and not size.is_streamed
-    return replace(
-        recipe,
-        plan=CLASS_PLAN if has_exact_gradients else recipe.plan,
-        priors={**recipe.priors, "lengthscales": lengthscale_prior(size.num_inputs)},
-    )
+def _for_classes(recipe: Recipe, size: ProblemSize) -> Recipe:
+    """A prior under which functions of many inputs are close to straight, and fewer updates for many classes."""
+    recipe = replace(recipe, priors={**recipe.priors, "lengthscales": lengthscale_prior(size.num_inputs)})
+    return scaled(recipe, effort=min(1.0, max(LEAST_SHARE, FEW_CLASSES / size.num_classes)))
 
 
 def lengthscale_prior(num_inputs: int) -> LogNormal:
