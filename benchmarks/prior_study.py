@@ -29,6 +29,7 @@ PRIORS = {
     "sqrt(D), 1": lambda d: (0.5 * math.log(d), 1.0, 0.0, 2.0),
     "sqrt(D), 1.73": lambda d: (0.5 * math.log(d), 3**0.5, 0.0, 2.0),
     "4.1 sqrt(D), 1.73": lambda d: (2**0.5 + 0.5 * math.log(d), 3**0.5, 0.0, 2.0),
+    "D^0.9, 1.73": lambda d: (0.9 * math.log(d), 3**0.5, 0.0, 2.0),
     "4.1 sqrt(D), 1.73; variance 3, 3": lambda d: (2**0.5 + 0.5 * math.log(d), 3**0.5, math.log(3.0), 3.0),
 }
 
