@@ -2,6 +2,7 @@
 
     .venv/bin/python benchmarks/prior_study.py [--core 0]            # validation rows: to choose
     .venv/bin/python benchmarks/prior_study.py --test [--core 0]     # test rows, of the choice that was made
+    .venv/bin/python benchmarks/prior_study.py --docs                # the tables of docs/recipe.md from the records
 
 The first holds out the test rows of a split (`prior_tables.py`), fits two thirds of its training rows, at most 200,
 with short chains, and scores the others. Logistic regression is scored beside them. The second fits `BSGPClassifier` as
@@ -17,7 +18,8 @@ import time
 import warnings
 from pathlib import Path
 
-RESULTS = Path(__file__).parent.parent / "results" / "prior_study.jsonl"
+ROOT = Path(__file__).parent.parent
+RESULTS, PAGE = ROOT / "results" / "prior_study.jsonl", ROOT / "docs" / "recipe.md"
 MOST_FITTED, NUM_INDUCING, NUM_CHAINS = 200, 50, 2
 PLAN = {"adam_steps": 600, "burn_in": 960, "num_draws": 80, "thinning": 16, "learns_spread": False}
 
@@ -27,6 +29,7 @@ PRIORS = {
     "sqrt(D), 1": lambda d: (0.5 * math.log(d), 1.0, 0.0, 2.0),
     "sqrt(D), 1.73": lambda d: (0.5 * math.log(d), 3**0.5, 0.0, 2.0),
     "4.1 sqrt(D), 1.73": lambda d: (2**0.5 + 0.5 * math.log(d), 3**0.5, 0.0, 2.0),
+    "D^0.9, 1.73": lambda d: (0.9 * math.log(d), 3**0.5, 0.0, 2.0),
     "4.1 sqrt(D), 1.73; variance 3, 3": lambda d: (2**0.5 + 0.5 * math.log(d), 3**0.5, math.log(3.0), 3.0),
 }
 
@@ -140,13 +143,49 @@ def score(rows: str, name: str, split: int, variant: str) -> dict:
     return found | sizes | {"cpu_seconds": round(time.process_time() - began, 1)}
 
 
+def records(rows: str) -> list[dict]:
+    """Records of validation or of test rows."""
+    lines = RESULTS.read_text().splitlines() if RESULTS.exists() else []
+    return [one for one in map(json.loads, lines) if one["rows"] == rows]
+
+
+def markdown(rows: str) -> str:
+    """Mean log loss over splits, by table and variant, as a table in Markdown."""
+    variants = [*LINES, *PRIORS] if rows == "validation" else [*LINES, "default"]
+    found: dict[str, dict[str, list[float]]] = {}
+    inputs = {}
+    for one in records(rows):
+        found.setdefault(one["table"], {}).setdefault(one["variant"], []).append(one["log_loss"])
+        inputs[one["table"]] = one["num_inputs"]
+    lines = ["| table | inputs | splits | " + " | ".join(variants) + " |", "|---|---:|---:|" + "---:|" * len(variants)]
+    for name, scores in found.items():
+        cells = [f"{sum(scores[v]) / len(scores[v]):.3f}" if v in scores else "" for v in variants]
+        num_splits = min(len(scores[v]) for v in scores)
+        lines.append(f"| {name} | {inputs[name]} | {num_splits} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def write_docs() -> None:
+    """Put both tables into docs/recipe.md, at their marks."""
+    text = PAGE.read_text()
+    for rows in ("validation", "test"):
+        first, last = f"<!-- priors: {rows} -->\n", f"<!-- /priors: {rows} -->"
+        before, _, rest = text.partition(first)
+        text = before + first + markdown(rows) + "\n" + last + rest.partition(last)[2]
+    PAGE.write_text(text)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--core", type=int)
     parser.add_argument("--test", action="store_true")
+    parser.add_argument("--docs", action="store_true")
     parser.add_argument("--tables", nargs="*")
     parser.add_argument("--splits", type=int, nargs="*", default=None)
     arguments = parser.parse_args()
+    if arguments.docs:
+        write_docs()
+        return
     if arguments.core is not None:
         os.sched_setaffinity(0, {arguments.core})  # before JAX counts cores
     from bsgp.experiments.engine.provenance import package_versions
@@ -159,8 +198,7 @@ def main() -> None:
     variants = [*LINES, "default"] if arguments.test else [*LINES, *PRIORS]
     splits = arguments.splits or (range(NUM_SPLITS) if arguments.test else [0])
     settings = {} if arguments.test else {"num_inducing": NUM_INDUCING, "num_chains": NUM_CHAINS, **PLAN}
-    lines = RESULTS.read_text().splitlines() if RESULTS.exists() else []
-    done = {(one["rows"], one["table"], one["split"], one["variant"]) for one in map(json.loads, lines)}
+    done = {(rows, one["table"], one["split"], one["variant"]) for one in records(rows)}
     for split in splits:
         for name in arguments.tables or TABLES:
             for variant in variants:

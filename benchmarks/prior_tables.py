@@ -31,15 +31,19 @@ def _line(X: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     return 3.0 * X @ weights / np.linalg.norm(weights)
 
 
-def _waves(X: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+def _waves(X: np.ndarray, rng: np.random.Generator, pace: float = 1.2) -> np.ndarray:
     """A draw from a Gaussian process, about: 200 random cosines on the scale of the inputs."""
-    directions = 1.2 * rng.standard_normal((X.shape[1], 200)) / X.shape[1] ** 0.5
+    directions = pace * rng.standard_normal((X.shape[1], 200)) / X.shape[1] ** 0.5
     phases, weights = rng.uniform(0, 2 * np.pi, 200), rng.standard_normal(200)
     return 2.5 * np.cos(X @ directions + phases) @ weights * (2 / 200) ** 0.5
 
 
 def _three_matter(X: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     return _waves(X[:, :3], rng) + 1.5 * X[:, 0]
+
+
+def _quick_waves(X: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    return _waves(X, rng, pace=1.8)
 
 
 def _clusters(num_inputs: int, num_informative: int) -> Table:
@@ -60,6 +64,8 @@ TABLES: dict[str, Callable[[], Table]] = {
     "line, 60 inputs": lambda: _simulated("line, 60 inputs", 60, _line),
     "waves, 2 inputs": lambda: _simulated("waves, 2 inputs", 2, _waves),
     "waves, 5 inputs": lambda: _simulated("waves, 5 inputs", 5, _waves),
+    "quick waves, 3 inputs": lambda: _simulated("quick waves, 3 inputs", 3, _quick_waves),
+    "quick waves, 8 inputs": lambda: _simulated("quick waves, 8 inputs", 8, _quick_waves),
     "3 of 10 matter": lambda: _simulated("3 of 10 matter", 10, _three_matter),
     "3 of 30 matter": lambda: _simulated("3 of 30 matter", 30, _three_matter),
     "clusters, 10 inputs": lambda: _clusters(10, 5),

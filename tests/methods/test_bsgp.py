@@ -5,10 +5,13 @@ import numpy as np
 import pytest
 
 from bsgp import Plan, Recipe, fit
+from bsgp.data.store.sources import ArraySource
 from bsgp.methods.bsgp import RECIPES, default_recipe, paper_recipe
 from bsgp.methods.recipe import ProblemSize, scaled
-from bsgp.models.likelihoods.classes import Bernoulli
+from bsgp.models.likelihoods.classes import Bernoulli, Categorical
+from bsgp.models.likelihoods.counts import Poisson
 from bsgp.models.likelihoods.gaussian_noise import gaussian
+from bsgp.models.priors import LogNormal
 
 SMALL = ProblemSize(num_rows=60, num_inputs=2, num_targets=1, depth=1, is_gaussian=True)
 
@@ -72,6 +75,37 @@ def test_a_likelihood_without_a_conditional_is_fitted_without_an_anchor(rng):
     posterior, *_ = fit(X, (y > 0).astype(float), Bernoulli(), jr.key(0), recipe=brief(default_recipe(classes)))
     probability = posterior.predict(X, jr.key(1)).mean
     assert ((probability > 0) & (probability < 1)).all()
+
+
+CLASSES = SMALL._replace(is_gaussian=False, num_classes=2)
+
+
+def test_lengthscales_of_classes_grow_with_the_root_of_the_number_of_inputs():
+    medians = {}
+    for num_inputs in (1, 4, 60):
+        prior = default_recipe(CLASSES._replace(num_inputs=num_inputs)).priors["lengthscales"]
+        assert isinstance(prior, LogNormal)
+        medians[num_inputs] = np.exp(prior.loc)
+    assert medians[4] == pytest.approx(2 * medians[1])
+    assert medians[60] == pytest.approx(60**0.5 * medians[1])
+    for other in (SMALL, CLASSES._replace(num_classes=0), CLASSES._replace(depth=2)):
+        assert "lengthscales" not in default_recipe(other).priors
+    assert "lengthscales" not in paper_recipe(CLASSES).priors
+
+
+def test_more_than_four_classes_take_fewer_updates_down_to_a_limit():
+    evaluations = [default_recipe(CLASSES._replace(num_classes=k)).plan.evaluations for k in (2, 4, 6, 10, 1_000)]
+    assert evaluations[0] == evaluations[1] > evaluations[2] > evaluations[3] == evaluations[4]
+    assert evaluations[4] == pytest.approx(0.4 * evaluations[0], rel=0.05)
+    assert default_recipe(CLASSES._replace(num_classes=1_000)).plan.num_draws == 128
+
+
+@pytest.mark.parametrize("num_classes", [2, 3])
+def test_a_size_knows_the_number_of_classes(num_classes, rng):
+    source = ArraySource(*sine(rng))
+    likelihood = Bernoulli() if num_classes == 2 else Categorical(num_classes)
+    assert ProblemSize.of(source, likelihood, 1).num_classes == num_classes
+    assert ProblemSize.of(source, Poisson(), 1).num_classes == 0
 
 
 def test_fit_refuses_what_does_not_fit(rng):

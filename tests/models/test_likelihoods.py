@@ -227,7 +227,7 @@ def test_categorical_integrals():
     expected_log_prob = jax.jit(Categorical(3, num_lattice_points=1024).expected_log_prob)  # 64 points: 0.02 off
     for label in range(3):
         y = jnp.full((2, 1), float(label))
-        assert_allclose(likelihood.log_expected_prob(y, f), np.log(exact[:, [label]]), atol=1e-5)
+        assert_allclose(likelihood.log_expected_prob(y, f), np.log(exact[:, [label]]), atol=3e-5)
         assert_allclose(expected_log_prob(y, f), expected_logs[:, [label]], atol=0.002)
 
 
@@ -243,7 +243,7 @@ def test_categorical_samples_have_their_probabilities(getkey):
 def test_two_classes_are_the_probit_with_twice_the_noise():
     f = Marginals(jnp.concatenate([-MEAN, MEAN], axis=1) / 2**0.5, jnp.concatenate([VARIANCE, VARIANCE], axis=1))
     got = Categorical(2).log_expected_prob(jnp.ones_like(MEAN), f)
-    assert_allclose(got, Bernoulli().log_expected_prob(jnp.ones_like(MEAN), F), rtol=1e-5)
+    assert_allclose(got, Bernoulli().log_expected_prob(jnp.ones_like(MEAN), F), rtol=3e-5)
 
 
 @pytest.mark.parametrize(

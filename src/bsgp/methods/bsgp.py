@@ -3,6 +3,7 @@
 The default recipe is what `docs/recipe.md` describes; the paper's recipe is what the authors did.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -42,6 +43,8 @@ LONG_NOISE_PLAN = replace(NOISE_PLAN, adam_steps=4_800, burn_in=2_816, thinning=
 LATENT_VARIANCE_PRIOR = LogNormal.with_median(1.0, scale=2.0)
 """Kernel variance of latent functions without units: one that separates classes well may be of any size."""
 SMALL_TABLE, MANY_ROWS = 1_000, 5_000
+FEW_CLASSES, LEAST_SHARE = 4, 0.4
+"""More classes take a share of the updates, as each costs more: `FEW_CLASSES / K`, but at least `LEAST_SHARE`."""
 MOST_EXACT_ROWS = 10_000
 """Rows up to which a gradient of all of them, with u integrated out, is worth its time."""
 
@@ -74,7 +77,7 @@ def default_recipe(size: ProblemSize) -> Recipe:
     recipe = Recipe("default", num_inducing=num_inducing, plan=plan, num_anchor=num_anchor, start_noise=0.01)
     if size.is_gaussian:
         return recipe
-    return _without_anchor(recipe, size) if size.is_classification else _for_other_noise(recipe, size)
+    return _without_anchor(recipe, size) if size.num_classes else _for_other_noise(recipe, size)
 
 
 def _for_other_noise(recipe: Recipe, size: ProblemSize) -> Recipe:
@@ -93,7 +96,7 @@ def _without_anchor(recipe: Recipe, size: ProblemSize) -> Recipe:
     plan = replace(PLAIN_PLAN, adam_steps=max(PLAIN_PLAN.adam_steps, recipe.plan.adam_steps))
     recipe = replace(recipe, plan=plan, num_anchor=None, priors={"variance": LATENT_VARIANCE_PRIOR})
     if size.num_rows <= MANY_ROWS:
-        return recipe
+        return _for_classes(recipe, size) if size.depth == 1 else recipe
     return replace(
         recipe,
         plan=replace(plan, adaptation="fisher"),
@@ -103,6 +106,17 @@ def _without_anchor(recipe: Recipe, size: ProblemSize) -> Recipe:
         },
         stays_near_start=True,
     )
+
+
+def _for_classes(recipe: Recipe, size: ProblemSize) -> Recipe:
+    """A prior under which functions of many inputs are close to straight, and fewer updates for many classes."""
+    recipe = replace(recipe, priors={**recipe.priors, "lengthscales": lengthscale_prior(size.num_inputs)})
+    return scaled(recipe, effort=min(1.0, max(LEAST_SHARE, FEW_CLASSES / size.num_classes)))
+
+
+def lengthscale_prior(num_inputs: int) -> LogNormal:
+    """Prior of Hvarfner et al. (2024): distances grow with the root of the number of inputs, and so do lengthscales."""
+    return LogNormal(math.sqrt(2.0) + 0.5 * math.log(num_inputs), math.sqrt(3.0))
 
 
 def paper_recipe(size: ProblemSize) -> Recipe:

@@ -45,17 +45,21 @@ class ProblemSize(NamedTuple):
     """Whether the likelihood has Gaussian noise."""
     is_streamed: bool = False
     """Whether rows stay on disk, so that only minibatches are seen."""
-    is_classification: bool = False
+    num_classes: int = 0
+    """Number of classes, if y is the label of one."""
 
     @classmethod
     def of(cls, source: AbstractSource, likelihood: AbstractLikelihood, depth: int) -> "ProblemSize":
         is_gaussian = isinstance(likelihood, Gaussian)
         is_streamed = not isinstance(source, ArraySource)
-        is_classification = isinstance(likelihood, Bernoulli | Categorical)
-        return cls(
-            *(source.num_rows, source.num_inputs, source.num_targets, depth),
-            *(is_gaussian, is_streamed, is_classification),
-        )
+        size = (source.num_rows, source.num_inputs, source.num_targets, depth, is_gaussian, is_streamed)
+        return cls(*size, num_classes=_num_classes(likelihood))
+
+
+def _num_classes(likelihood: AbstractLikelihood) -> int:
+    if isinstance(likelihood, Categorical):
+        return likelihood.num_classes
+    return 2 if isinstance(likelihood, Bernoulli) else 0
 
 
 @dataclass(frozen=True)
