@@ -225,7 +225,8 @@ def test_the_log_joint_with_any_kernel(kernel, sk_kernel, variances, rng, getkey
     log_likelihood = norm.logpdf(y, mean, np.sqrt(residual + 0.3)[:, None]).sum()
     # a log-normal parameter is normal on the log scale, where it is sampled
     log_theta = len(variances) * norm.logpdf(np.log(lengthscales)).sum()
-    log_theta += norm.logpdf(np.log(variances), np.log(0.05)).sum()
+    log_theta += norm.logpdf(np.log(variances[0]), np.log(0.05))
+    log_theta += norm.logpdf(np.log(variances[1:]), 0.0, 0.3).sum()  # the first factor carries the variance
     log_noise = norm.logpdf(np.log(0.3), np.log(0.01), 3.0)
     log_u, log_Z = norm.logpdf(layer.V).sum(), -0.5 * np.sum(layer.Z**2)  # the prior of Z is not normalised
     assert_allclose(got, log_likelihood + log_theta + log_noise + log_u + log_Z, rtol=1e-8)
