@@ -76,6 +76,7 @@ def test_what_is_written_can_be_read_again(tree):
         ("periodic", "must give `periodic` a period, got none. Write `periodic"),
         ("periodic(month)", "a positive number as its period, got `month`. Write `periodic"),
         ("periodic(-1)(month)", "a positive number as its period, got `-1`"),
+        ("periodic(3, month)", "a positive number as its period, got `3, month`"),
         ("periodic(nan)", "a positive number as its period, got `nan`"),
         ("periodic(1e999)", "a positive number as its period, got `1e999`"),
     ],

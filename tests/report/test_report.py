@@ -25,7 +25,7 @@ from bsgp.data.encoding.feature import Feature
 from bsgp.data.tables.columns import from_frame
 from bsgp.estimators import BSGPClassifier, BSGPRegressor, load
 from bsgp.estimators.scoring import evaluate
-from bsgp.models.kernels import Linear
+from bsgp.models.kernels import AbstractKernel, Linear
 from bsgp.posterior.posterior import Posterior, evenly_spaced
 from bsgp.report import figures, page, write, write_report
 from bsgp.report.chains import chain_plots
@@ -432,11 +432,20 @@ def test_rare_categories_are_not_drawn():
     assert found.num_more == 8
 
 
-def test_relevance_needs_a_kernel_over_the_inputs(regression):
-    """The kernel of dkl, for one, acts on learned features."""
+class Unknown(AbstractKernel):
+    """A user's own kernel, whose slopes are anyone's guess."""
+
+    def __call__(self, X, X2):
+        return X @ X2.T
+
+    def diag(self, X):
+        return jnp.sum(X * X, axis=1)
+
+
+def test_relevance_needs_a_kernel_that_bsgp_knows(regression):
     model = copy.copy(regression[0])
     layer = model.posterior_.model.layers[0]
-    model.posterior_ = eqx.tree_at(lambda p: p.model.layers[0].kernel, model.posterior_, None)
+    model.posterior_ = eqx.tree_at(lambda p: p.model.layers[0].kernel, model.posterior_, Unknown())
     assert relevance(model) is None
     slopes = jnp.zeros_like(layer.kernel.lengthscales).at[:, :, 0].set(2.0)
     kernel = jax.vmap(jax.vmap(Linear))(slopes, layer.kernel.variance)

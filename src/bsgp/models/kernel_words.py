@@ -20,7 +20,7 @@ KERNEL_WORDS = ("rbf", "matern12", "matern32", "matern52", "rational-quadratic",
 EXAMPLE = "linear + rbf"
 _WORD = re.compile(r"[^\s()+*,\"'`]+")
 _COLUMN = re.compile(r"\s*(?:\"([^\"]*)\"|'([^']*)'|`([^`]*)`|([^(),\"'`]*))\s*")
-_NUMBER = re.compile(r"\s*([^(),]*?)\s*\)")
+_NUMBER = re.compile(r"\s*([^()]*?)\s*\)")
 
 
 @dataclass(frozen=True)
