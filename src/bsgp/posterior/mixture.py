@@ -66,7 +66,7 @@ def per_draw_moments(model, tiling, key, X, known=None):
 @eqx.filter_jit
 def moments(model, tiling, key, X, known=None):
     """Mean and variance of the mixture."""
-    mean, variance = per_draw_moments(model, tiling, key, X, known)
+    mean, variance = per_draw_moments(model, tiling, key, X, known=known)  # as others call it: one trace for all
     return jnp.mean(mean, axis=0), jnp.mean(variance, axis=0) + jnp.var(mean, axis=0)
 
 
@@ -155,8 +155,9 @@ def at_targets(model, tiling, key, X, y, known=None):
 
 
 @eqx.filter_jit
-def log_probabilities(model, tiling, key, X):
+def log_probabilities(model, tiling, key, X, known=None):
     """Log probability of every class under the mixture; for two classes both, because `1 - p` loses digits near 1."""
+    del known  # classes have no noise
 
     def each(draw, f):
         likelihood = draw.likelihood
