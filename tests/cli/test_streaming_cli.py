@@ -263,7 +263,7 @@ def test_columns_of_weights_and_known_noise_are_no_inputs(tmp_path, capsys):
     assert (model.about_["weights"], model.about_["noise_std"]) == ("w", ["sd"])
     kept = frame[frame["w"] > 0]
     assert model.target_mean[0] == pytest.approx(np.average(kept["y"], weights=kept["w"]))
-    main(["predict", str(tmp_path / "model"), str(tmp_path / "train.csv"), "--out", str(tmp_path / "out.csv")])
+    main(["predict", str(tmp_path / "model"), str(tmp_path / "train.csv"), "-q", "--out", str(tmp_path / "out.csv")])
     assert len(pd.read_csv(tmp_path / "out.csv")) == 40
     kept[[*INPUTS, "y", "sd"]].to_csv(tmp_path / "test.csv", index=False)
     main(["evaluate", str(tmp_path / "model"), str(tmp_path / "test.csv"), "--json"])

@@ -11,6 +11,7 @@ from numpy.testing import assert_allclose
 from problems import U_ONLY, assert_moments, optimal_u, regression, shallow, whitened_moments
 
 from bsgp import Plan, Posterior, Target, sample
+from bsgp.data.store.sources import ArraySource
 
 NUM_ROWS = 40
 MODEL = shallow(np.linspace(-1.8, 1.8, 3)[:, None])  # few inducing points, so that FITC and VFE differ
@@ -61,3 +62,23 @@ def test_predictions_from_draws_are_the_fitc_predictive(getkey):
     variance = layer.conditional(jnp.asarray(X_new)).variance[:, 0] + variance_of_mean
     assert_allclose(predicted.variance[:, 0], variance + 0.2, rtol=0.03)
     assert jax.tree.leaves(posterior.model)[0].shape[:2] == (4, 1000)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("objective", ["fitc", "vfe"])
+def test_sampled_u_of_weighted_rows_has_its_closed_form(objective):
+    X, y = regression(NUM_ROWS)
+    weight = np.random.default_rng(1).uniform(0.1, 3.0, NUM_ROWS)
+    target = Target(MODEL, NUM_ROWS, objective=objective, treatment=U_ONLY, total_weight=float(weight.sum()))
+    plan = Plan(
+        adam_steps=200, burn_in=2_000, num_draws=1_000, thinning=10,
+        batch_size=NUM_ROWS, step_size=0.05, friction=0.1, chunk=2_000,
+    )  # fmt: skip
+    drawn = sample(target, ArraySource(X, y, weight), None, jr.key(7), plan=plan, num_chains=4)
+    layer = MODEL.layers[0]
+    Lz = np.linalg.cholesky(layer.kernel(layer.Z, layer.Z))
+    u = np.einsum("mk,csko->csmo", Lz, drawn.model.layers[0].V)[..., 0]
+    mean, covariance = optimal_u(MODEL, X, jnp.asarray(y), objective, jnp.asarray(weight))
+    assert_moments(u, mean[:, 0], covariance)
+    (white, error), _ = whitened_moments(u, *optimum(objective))  # that of rows without weights
+    assert (np.abs(white) > 20 * error).any()

@@ -79,7 +79,7 @@ def per_draw_moments(model, tiling, key, X, known=None):
 @eqx.filter_jit
 def moments(model, tiling, key, X, known=None):
     """Mean and variance of the mixture."""
-    mean, variance = per_draw_moments(model, tiling, key, X, known)
+    mean, variance = per_draw_moments(model, tiling, key, X, known=known)  # as others call it: one trace for all
     return jnp.mean(mean, axis=0), jnp.mean(variance, axis=0) + jnp.var(mean, axis=0)
 
 
@@ -176,8 +176,9 @@ def at_targets(model, tiling, key, X, y, known=None):
 
 
 @eqx.filter_jit
-def log_probabilities(model, tiling, key, X):
+def log_probabilities(model, tiling, key, X, known=None):
     """Log probability of every class under the mixture; for two classes both, because `1 - p` loses digits near 1."""
+    del known  # classes have no noise
 
     each = map_draws(lambda draw, f: class_log_probabilities(draw.likelihood, f), model, tiling, key, X)
     return log_mean_exp(each, axis=0)
