@@ -279,13 +279,9 @@ class BSGPEstimator(PicklesDraws, BaseEstimator, abc.ABC):
         return jr.fold_in(key, chunk) if chunk else key
 
     def extrapolation(self, X) -> np.ndarray:
-        """How much of the uncertainty that the model started with is still there at each row, from 0 to 1, `[N]`.
+        """How much of the uncertainty that the model started with is still there, from 0 to 1, for each row.
 
-        0: the training rows settle the prediction. 1: they say nothing about it, and the prediction is the prior's. In
-        between it is a share of variance: what is left of the variance of the function (for classes: of their
-        probabilities). Distance is measured in the model's own lengthscales, so a row far out in a column that does
-        not matter is not far out. With several layers, rows pass through the hidden ones by random draws, and the last
-        one is measured.
+        A share of variance in the model's own lengthscales: a column that does not matter puts no row far out.
         """
         return self.posterior_.extrapolation(self.encode(X), self.key_of_chunk())
 

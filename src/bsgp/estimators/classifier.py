@@ -2,7 +2,7 @@
 
 import jax.random as jr
 import numpy as np
-from numpy.typing import ArrayLike
+from jaxtyping import Array
 from sklearn.base import ClassifierMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
@@ -152,7 +152,7 @@ class BSGPClassifier(ClassifierMixin, BSGPEstimator):
         self.classes_ = np.asarray(state["classes"], dtype=state["dtype"])
 
 
-def of_all_classes(mean: ArrayLike) -> np.ndarray:
+def of_all_classes(mean: Array | np.ndarray) -> np.ndarray:
     """Probability of each class, `[N K]`, from the posterior's mean of y."""
     probability = np.asarray(mean, np.float64)
     if probability.shape[1] == 1:  # of two classes the model predicts the second

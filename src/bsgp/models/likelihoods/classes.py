@@ -24,6 +24,15 @@ NORMAL_TO_LOGISTIC = np.pi / 6**0.5
 """Standard deviation of the Gumbel noise of the logistic function, over that of the multinomial probit."""
 
 
+def _variance_of_probit(f: Marginals) -> Float[Array, "N P"]:
+    """Variance of `Phi(f)`: the integral of the density of two normals over their correlation, up to `v / (1 + v)`."""
+    a2 = f.mean**2 / (1.0 + f.variance)
+    last = jnp.arcsin(f.variance / (1.0 + f.variance))
+    nodes, weights = (jnp.asarray(one, f.mean.dtype)[:, None, None] for one in np.polynomial.legendre.leggauss(12))
+    angle = 0.5 * last[None] * (nodes + 1.0)
+    return last / (4.0 * np.pi) * jnp.sum(weights * jnp.exp(-a2[None] / (1.0 + jnp.sin(angle))), axis=0)
+
+
 def _refuse_order(kind: str):
     raise ValueError(f"Quantiles need an ordered target, got a {kind} likelihood. Use the class probabilities instead.")
 
@@ -69,7 +78,10 @@ class Bernoulli(AbstractLikelihood):
         return Marginals(probability, probability * (1.0 - probability))
 
     def variance_parts(self, f):
-        return variance_parts_by_quadrature(self, f)
+        if self.link == "logit":
+            return variance_parts_by_quadrature(self, f)
+        epistemic = _variance_of_probit(f)
+        return VarianceParts(epistemic, jnp.maximum(self.predict(f).variance - epistemic, 0.0))
 
     def predictors(self, f):
         """The probability of the second class: where it is near 0 or 1, data settle it and not f."""
