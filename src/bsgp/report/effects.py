@@ -97,7 +97,8 @@ def _slopes(posterior: Posterior, num_inputs: int) -> np.ndarray | None:
     if kernel is None:
         return None
     draws = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), kernel)
-    slopes = jax.vmap(lambda one: sensitivity(one, num_inputs))(draws)
+    size = posterior.num_chains * posterior.num_draws
+    slopes = jax.vmap(lambda one: sensitivity(one, num_inputs), axis_size=size)(draws)
     return None if slopes is None else np.asarray(slopes, np.float64)
 
 
