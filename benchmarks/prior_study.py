@@ -150,19 +150,24 @@ def records(rows: str) -> list[dict]:
 
 
 def markdown(rows: str) -> str:
-    """Mean log loss over splits, by table and variant, as a table in Markdown."""
-    variants = [*LINES, *PRIORS] if rows == "validation" else [*LINES, "default"]
-    found: dict[str, dict[str, list[float]]] = {}
-    inputs = {}
+    """Mean log loss by table and variant, over the splits that the variant of a line has, as a table in Markdown."""
+    wanted = [*LINES, *PRIORS] if rows == "validation" else [*LINES, "default"]
+    found: dict[tuple[str, int], dict[str, dict[int, float]]] = {}
     for one in records(rows):
-        found.setdefault(one["table"], {}).setdefault(one["variant"], []).append(one["log_loss"])
-        inputs[one["table"]] = one["num_inputs"]
-    lines = ["| table | inputs | splits | " + " | ".join(variants) + " |", "|---|---:|---:|" + "---:|" * len(variants)]
-    for name, scores in found.items():
-        cells = [f"{sum(scores[v]) / len(scores[v]):.3f}" if v in scores else "" for v in variants]
-        num_splits = min(len(scores[v]) for v in scores)
-        lines.append(f"| {name} | {inputs[name]} | {num_splits} | {' | '.join(cells)} |")
+        of_table = found.setdefault((one["table"], one["num_inputs"]), {})
+        of_table.setdefault(one["variant"], {})[one["split"]] = one["log_loss"]
+    lines = ["| table | inputs | splits | " + " | ".join(wanted) + " |", "|---|---:|---:|" + "---:|" * len(wanted)]
+    for (name, num_inputs), scores in found.items():
+        measured = scores.get(wanted[-1], {})  # scored last, so that the others have its splits, too
+        if measured:
+            cells = [_mean_score(scores.get(variant, {}), list(measured)) for variant in wanted]
+            lines.append(f"| {name} | {num_inputs} | {len(measured)} | {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def _mean_score(scores: dict[int, float], splits: list[int]) -> str:
+    """Mean over splits; empty if one of them is missing."""
+    return f"{sum(scores[s] for s in splits) / len(splits):.3f}" if set(splits) <= set(scores) else ""
 
 
 def write_docs() -> None:

@@ -1,9 +1,12 @@
-"""`python tests/golden/record.py`: write down the first draws of the cases that `make test` compares.
+"""`python tests/golden/record.py [CASE ...]`: write down the first draws of the cases that `make test` compares.
+
+Without names all of them; with names, only those change.
 
 Run it in a commit that changes numerics on purpose, and say in its message what changed.
 """
 
 import json
+import sys
 from importlib.metadata import version
 from pathlib import Path
 
@@ -24,7 +27,9 @@ def rounded(value: np.ndarray):
 
 def main() -> None:
     compile_quickly()
-    found = {case: {name: rounded(v) for name, v in beginning_of(case, CASES[case]()).items()} for case in IN_MAKE_TEST}
+    wanted = sys.argv[1:] or IN_MAKE_TEST
+    found = json.loads(record_file().read_text()) if sys.argv[1:] else {}
+    found |= {case: {name: rounded(v) for name, v in beginning_of(case, CASES[case]()).items()} for case in wanted}
     lines = [f"{json.dumps(case)}: {json.dumps(one)}" for case, one in found.items()]
     record_file().write_text("{\n" + ",\n".join(lines) + "\n}\n")
 
