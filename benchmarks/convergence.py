@@ -4,7 +4,7 @@
 
 Each run is a line of results/convergence.jsonl; runs that are there already are not repeated. CPU seconds count all
 chains, compilation and, apart, the diagnosis. The grade is that of the estimators, by training rows. At the end the
-table in docs/method.md is written from the records.
+tables in docs/method.md are written from the records: runs of effort 1, and what other efforts give.
 """
 
 import json
@@ -70,7 +70,8 @@ def table() -> str:
     ]
     groups: dict[tuple[int, str], list[dict]] = {}
     for one in records():
-        groups.setdefault((one["depth"], one["dataset"]), []).append(one)
+        if one["effort"] == 1.0:
+            groups.setdefault((one["depth"], one["dataset"]), []).append(one)
     for (depth, name), runs in sorted(groups.items()):
         runs = sorted(runs, key=lambda one: one["fold"])
         grades = [sum(one["grade"] == grade for one in runs) for grade in GRADES]
@@ -85,10 +86,29 @@ def table() -> str:
     return "\n".join(lines)
 
 
+def frontier() -> str:
+    """Runs of one fold with several efforts: what a better grade costs."""
+    lines = [
+        "| data set, fold | effort | grade | R-hat of 95% of rows | effective draws, bulk/tail | CPU s | test MNLL |",
+        "|---|---:|---|---:|---|---:|---:|",
+    ]
+    wanted = {(one["dataset"], one["fold"], one["depth"]) for one in records() if one["effort"] != 1.0}
+    runs = [one for one in records() if (one["dataset"], one["fold"], one["depth"]) in wanted]
+    for one in sorted(runs, key=lambda run: (run["dataset"], run["fold"], run["effort"])):
+        lines.append(
+            f"| {one['dataset']}, {one['fold']} | {one['effort']:g} | {one['grade']} | {one['rhat_95']:.3f} "
+            f"| {one['ess_bulk']:.0f}/{one['ess_tail']:.0f} | {one['cpu_seconds']:.0f} | {one['test_mnll']:.3f} |"
+        )
+    return "\n".join(lines)
+
+
 def write_table() -> None:
-    before, start, rest = PAGE.read_text().partition("<!-- convergence -->\n")
-    _, end, after = rest.partition("<!-- /convergence -->")
-    PAGE.write_text(f"{before}{start}{table()}\n{end}{after}")
+    page = PAGE.read_text()
+    for name, text in (("convergence", table()), ("frontier", frontier())):
+        before, start, rest = page.partition(f"<!-- {name} -->\n")
+        _, end, after = rest.partition(f"<!-- /{name} -->")
+        page = f"{before}{start}{text}\n{end}{after}"
+    PAGE.write_text(page)
 
 
 def main(sets: str = SMALL_SETS, folds: str = "0,1,2,3", depths: str = "1", effort: str = "1") -> None:
