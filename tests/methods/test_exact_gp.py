@@ -70,6 +70,7 @@ def _evidence_given_noise(noise_variance, model):
     return eqx.tree_at(lambda m: m.likelihood.noise_variance, model, noise_variance).log_marginal_likelihood()
 
 
+@pytest.mark.slow
 def test_the_exact_gp_learns_less_noise_where_some_of_it_is_known():
     X, y = regression(25, noise=0.5)
     source = ArraySource(X, y, np.full(25, 2.0), np.full((25, 1), 0.3))
