@@ -109,6 +109,8 @@ def logistic(table, held, searched: bool) -> dict:
     return {"log_loss": float(log_loss(held[1], fitted.predict_proba(held[0])))}
 
 
+OLD_DEFAULT = "default with 4.1 sqrt(D), 1.73"
+"""The default recipe when test rows were first scored: records of commits before the prior changed with few inputs."""
 LINES = {"logistic regression, C = 1": False, "logistic regression, C searched": True}
 
 
@@ -151,14 +153,15 @@ def records(rows: str) -> list[dict]:
 
 def markdown(rows: str) -> str:
     """Mean log loss by table and variant, over the splits that the variant of a line has, as a table in Markdown."""
-    wanted = [*LINES, *PRIORS] if rows == "validation" else [*LINES, "default"]
+    wanted = [*LINES, *PRIORS] if rows == "validation" else [*LINES, OLD_DEFAULT, "default"]
     found: dict[tuple[str, int], dict[str, dict[int, float]]] = {}
     for one in records(rows):
         of_table = found.setdefault((one["table"], one["num_inputs"]), {})
         of_table.setdefault(one["variant"], {})[one["split"]] = one["log_loss"]
     lines = ["| table | inputs | splits | " + " | ".join(wanted) + " |", "|---|---:|---:|" + "---:|" * len(wanted)]
     for (name, num_inputs), scores in found.items():
-        measured = scores.get(wanted[-1], {})  # scored last, so that the others have its splits, too
+        # scored last, so that the others have its splits, too
+        measured = scores.get(wanted[-1]) or scores.get(wanted[-2], {})
         if measured:
             cells = [_mean_score(scores.get(variant, {}), list(measured)) for variant in wanted]
             lines.append(f"| {name} | {num_inputs} | {len(measured)} | {' | '.join(cells)} |")

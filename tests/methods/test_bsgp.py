@@ -11,7 +11,6 @@ from bsgp.methods.recipe import ProblemSize, scaled
 from bsgp.models.likelihoods.classes import Bernoulli, Categorical
 from bsgp.models.likelihoods.counts import Poisson
 from bsgp.models.likelihoods.gaussian_noise import gaussian
-from bsgp.models.priors import LogNormal
 
 SMALL = ProblemSize(num_rows=60, num_inputs=2, num_targets=1, depth=1, is_gaussian=True)
 
@@ -80,14 +79,15 @@ def test_a_likelihood_without_a_conditional_is_fitted_without_an_anchor(rng):
 CLASSES = SMALL._replace(is_gaussian=False, num_classes=2)
 
 
-def test_lengthscales_of_classes_grow_with_the_root_of_the_number_of_inputs():
-    medians = {}
-    for num_inputs in (1, 4, 60):
-        prior = default_recipe(CLASSES._replace(num_inputs=num_inputs)).priors["lengthscales"]
-        assert isinstance(prior, LogNormal)
-        medians[num_inputs] = np.exp(prior.loc)
-    assert medians[4] == pytest.approx(2 * medians[1])
-    assert medians[60] == pytest.approx(60**0.5 * medians[1])
+def test_lengthscales_of_classes_are_the_papers_with_few_inputs_and_grow_with_the_root_of_many():
+    priors = [default_recipe(CLASSES._replace(num_inputs=d)).priors["lengthscales"] for d in (1, 8, 30, 100, 400)]
+    medians, spreads = [np.exp(one.loc) for one in priors], [one.scale for one in priors]
+    assert medians[0] == pytest.approx(1.0, rel=0.02)
+    assert spreads[0] == pytest.approx(1.0, rel=0.01)
+    assert np.all(np.diff(medians) > 0)
+    assert np.all(np.diff(spreads) > 0)
+    assert medians[4] / medians[3] == pytest.approx(2.0, rel=0.1)
+    assert spreads[4] == pytest.approx(3**0.5, rel=0.01)
     for other in (SMALL, CLASSES._replace(num_classes=0), CLASSES._replace(depth=2)):
         assert "lengthscales" not in default_recipe(other).priors
     assert "lengthscales" not in paper_recipe(CLASSES).priors

@@ -45,6 +45,7 @@ LATENT_VARIANCE_PRIOR = LogNormal.with_median(1.0, scale=2.0)
 SMALL_TABLE, MANY_ROWS = 1_000, 5_000
 FEW_CLASSES, LEAST_SHARE = 4, 0.4
 """More classes take a share of the updates, as each costs more: `FEW_CLASSES / K`, but at least `LEAST_SHARE`."""
+MANY_INPUTS = 12
 MOST_EXACT_ROWS = 10_000
 """Rows up to which a gradient of all of them, with u integrated out, is worth its time."""
 
@@ -115,8 +116,14 @@ def _for_classes(recipe: Recipe, size: ProblemSize) -> Recipe:
 
 
 def lengthscale_prior(num_inputs: int) -> LogNormal:
-    """Prior of Hvarfner et al. (2024): distances grow with the root of the number of inputs, and so do lengthscales."""
-    return LogNormal(math.sqrt(2.0) + 0.5 * math.log(num_inputs), math.sqrt(3.0))
+    """From the paper's prior for few inputs to that of Hvarfner et al. (2024) for many, half way at `MANY_INPUTS`.
+
+    Distances grow with the root of the number of inputs, and with many of them so must lengthscales. With few, shorter
+    ones predict better, and chains under them mix faster.
+    """
+    share = num_inputs**2 / (num_inputs**2 + MANY_INPUTS**2)
+    log_median = math.sqrt(2.0) + 0.5 * math.log(num_inputs)
+    return LogNormal(share * log_median, 1.0 + share * (math.sqrt(3.0) - 1.0))
 
 
 def paper_recipe(size: ProblemSize) -> Recipe:
