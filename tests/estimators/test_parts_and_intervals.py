@@ -56,7 +56,7 @@ def test_an_interval_lies_between_two_quantiles(regressor, two_targets):
     assert_allclose(regressor.predict_interval(X), regressor.predict_quantiles(X, [0.05, 0.95]), rtol=1e-12)
     assert_allclose(two_targets.predict_interval(X, 0.5), two_targets.predict_quantiles(X, [0.25, 0.75]))
     assert two_targets.predict_interval(X).shape == (7, 2, 2)
-    for level in (0.0, 1.0, 90, float("nan")):
+    for level in (0.0, 1.0, 90.0, float("nan")):
         assert "`level` must lie between 0 and 1" in message(regressor.predict_interval, X, level)
 
 

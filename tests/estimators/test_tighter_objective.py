@@ -18,9 +18,7 @@ def test_a_fit_with_checkpoints_is_saved_and_read(rng, tmp_path):
     y = np.sin(2 * X[:, 0]) + 0.1 * rng.standard_normal(30)
     with short_recipes(num_draws=16, burn_in=64, thinning=4, chunk=16):
         model = BSGPRegressor(**TINY, checkpoint=tmp_path / "checkpoint").fit(X, y)
-        other = BSGPRegressor(**{**TINY, "objective": "vfe"}).fit(X, y)
     assert np.corrcoef(model.predict(X), y)[0, 1] > 0.9
-    assert np.abs(model.predict(X) - other.predict(X)).max() > 1e-6  # another target, so other draws
     model.save(tmp_path / "model")
     same = bsgp.load(tmp_path / "model")
     assert same.objective == "tighter-vfe"

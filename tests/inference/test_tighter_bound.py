@@ -56,12 +56,13 @@ def test_the_row_terms_integrated_over_u_are_the_collapsed_bound():
     model = shallow(np.linspace(-1.8, 1.8, 4)[:, None])
     batch = Batch(jnp.asarray(X), jnp.asarray(y))
 
+    @jax.jit
     def log_joint(V):
         at = eqx.tree_at(lambda tree: tree.layers[0].V, model, V[:, None])
         rows = TIGHTER.row_terms(at.likelihood)(batch.y, at.propagate(batch.X, jr.key(0)))
         return jnp.sum(rows) - 0.5 * jnp.sum(V**2 + jnp.log(2.0 * jnp.pi))
 
-    curvature = -jax.hessian(log_joint)(jnp.zeros(4))
+    curvature = -jax.jit(jax.hessian(log_joint))(jnp.zeros(4))
     mode = jnp.linalg.solve(curvature, jax.grad(log_joint)(jnp.zeros(4)))
     integral = log_joint(mode) + 0.5 * (4 * jnp.log(2.0 * jnp.pi) - jnp.linalg.slogdet(curvature)[1])
     assert_allclose(integrated(model, X, y, TIGHTER), integral, rtol=1e-10)
@@ -78,8 +79,8 @@ def test_its_gradient_with_u_integrated_out_is_that_of_autodiff():
         )
         return marginal - 0.5 * jnp.sum(jnp.log1p(left / noise))
 
-    got = jax.grad(lambda model: integrated(model, X, y, TIGHTER))(target.model)
-    for one, other in zip(jax.tree.leaves(got), jax.tree.leaves(jax.grad(dense)(target.model)), strict=True):
+    got = jax.jit(jax.grad(lambda model: integrated(model, X, y, TIGHTER)))(target.model)
+    for one, other in zip(jax.tree.leaves(got), jax.tree.leaves(jax.jit(jax.grad(dense))(target.model)), strict=True):
         assert_allclose(one, other, rtol=1e-8, atol=1e-8 * max(1.0, float(jnp.abs(other).max())))
 
 

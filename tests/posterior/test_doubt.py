@@ -100,12 +100,12 @@ def test_entropies_are_those_of_random_functions(num_classes, rng, X, getkey):
     assert (aleatoric >= 0).all()
 
     mean, variance = latent_marginals(posterior, X, getkey())
-    f = mean + np.sqrt(variance) * rng.standard_normal((60, *mean.shape))
+    f = mean + np.sqrt(variance) * rng.standard_normal((25, *mean.shape))
     rows = jnp.asarray(f.reshape(-1, f.shape[-1]))
     given = np.asarray(likelihood.predict(type(posterior.predict(X, getkey()))(rows, jnp.zeros_like(rows))).mean)
     given = given[:, 0] if num_classes == 2 else given / given.sum(axis=1, keepdims=True)
     each = ENTROPY[num_classes](np.clip(given, 1e-300, 1 - 1e-16)).reshape(-1, *mean.shape[:2])
-    assert_allclose(aleatoric, each.mean(axis=(0, 1)), atol=0.03)
+    assert_allclose(aleatoric, each.mean(axis=(0, 1)), atol=0.05)
 
 
 def test_functions_that_agree_leave_no_mutual_information(rng, X, getkey):
@@ -124,7 +124,7 @@ def test_mutual_information_falls_with_more_rows_and_the_other_part_stays(getkey
     rows = rng.uniform(-2, 2, (200, 1))
     label = 2.0 * (rng.standard_normal((200, 1)) < np.sin(2 * rows)) - 1.0
     A, left = model.layers[0].whitened(jnp.asarray(rows))
-    V = rng.standard_normal((10_000, 4))
+    V = rng.standard_normal((5_000, 4))
     signed = label[:, 0] * (V @ np.concatenate(A)) / np.sqrt(1.0 + np.asarray(left))
     log_likelihood = np.asarray(jax.scipy.stats.norm.logcdf(signed))
 
