@@ -6,7 +6,7 @@ import pytest
 
 from bsgp import Plan, Recipe, fit
 from bsgp.data.store.sources import ArraySource
-from bsgp.methods.bsgp import RECIPES, default_recipe, paper_recipe
+from bsgp.methods.bsgp import RECIPES, default_recipe, lengthscale_prior, paper_recipe
 from bsgp.methods.recipe import ProblemSize, scaled
 from bsgp.models.likelihoods.classes import Bernoulli, Categorical
 from bsgp.models.likelihoods.counts import Poisson
@@ -80,7 +80,7 @@ CLASSES = SMALL._replace(is_gaussian=False, num_classes=2)
 
 
 def test_lengthscales_of_classes_are_the_papers_with_few_inputs_and_grow_with_the_root_of_many():
-    priors = [default_recipe(CLASSES._replace(num_inputs=d)).priors["lengthscales"] for d in (1, 8, 30, 100, 400)]
+    priors = [lengthscale_prior(num_inputs) for num_inputs in (1, 8, 30, 100, 400)]
     medians, spreads = [np.exp(one.loc) for one in priors], [one.scale for one in priors]
     assert medians[0] == pytest.approx(1.0, rel=0.02)
     assert spreads[0] == pytest.approx(1.0, rel=0.01)
@@ -88,6 +88,7 @@ def test_lengthscales_of_classes_are_the_papers_with_few_inputs_and_grow_with_th
     assert np.all(np.diff(spreads) > 0)
     assert medians[4] / medians[3] == pytest.approx(2.0, rel=0.1)
     assert spreads[4] == pytest.approx(3**0.5, rel=0.01)
+    assert default_recipe(CLASSES._replace(num_inputs=30)).priors["lengthscales"] == priors[2]
     for other in (SMALL, CLASSES._replace(num_classes=0), CLASSES._replace(depth=2)):
         assert "lengthscales" not in default_recipe(other).priors
     assert "lengthscales" not in paper_recipe(CLASSES).priors
