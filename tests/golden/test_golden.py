@@ -12,6 +12,8 @@ from record import record_file
 
 CONSTRAINTS = Path(__file__).parents[2] / "constraints.txt"
 RECORD = json.loads(record_file().read_text()) if record_file().exists() else {}
+TOLERANCES = {"dkl": 1e-6}
+"""Training a network amplifies rounding, which differs between processors."""
 
 
 def test_the_pinned_series_of_jax_is_on_file():
@@ -27,4 +29,5 @@ def test_draws_are_those_on_file(case):
     found = beginning_of(case, CASES[case]())
     assert found.keys() == RECORD[case].keys()
     for name, value in found.items():
-        assert_allclose(value, np.asarray(RECORD[case][name]), rtol=1e-8, atol=1e-8, err_msg=name)
+        tolerance = TOLERANCES.get(case, 1e-8)
+        assert_allclose(value, np.asarray(RECORD[case][name]), rtol=tolerance, atol=tolerance, err_msg=name)
