@@ -85,8 +85,9 @@ def test_quantiles_of_other_likelihoods(likelihood, rng, X, getkey):
     low, high = np.moveaxis(posterior.quantiles(X, [0.1, 0.9], getkey()), -1, 0)
     if likelihood is Poisson:
         assert_array_equal(low, np.round(low))
-        assert (posterior.cdf(X, high, getkey()) >= 0.9 - 1e-9).all()
-        assert (posterior.cdf(X, high - 1, getkey()) < 0.9 + 1e-9).all()
+        # they are quantiles of samples
+        assert (posterior.cdf(X, high, getkey()) >= 0.9 - 0.03).all()
+        assert (posterior.cdf(X, high - 1, getkey()) < 0.9 + 0.03).all()
     else:
         assert_allclose(posterior.cdf(X, low, getkey()), 0.1, atol=1e-9)
         assert_allclose(posterior.cdf(X, high, getkey()), 0.9, atol=1e-9)

@@ -70,8 +70,8 @@ class BSGPClassifier(ClassifierMixin, BSGPEstimator):
 
     def log_density(self, X, y) -> np.ndarray:
         """Log probability of the labels `y`, per row."""
-        inputs = self.encode(X)
-        return self.posterior_.log_density(inputs, self.codes(y)[:, None], self.key_of_chunk())[:, 0]
+        inputs, codes = self.encode(X), self.codes(y)
+        return self.posterior_.log_probabilities(inputs, self.key_of_chunk())[np.arange(len(codes)), codes]
 
     def sample_y(self, X, n_samples: int = 1, random_state=0) -> np.ndarray:
         """Labels drawn at all rows together, `[N n_samples]`."""

@@ -294,8 +294,8 @@ class Posterior(eqx.Module):
         flat, tiling, pieces = self._flat(), mixture.Tiling(tiles, self.passes), []
         for index, start in enumerate(range(0, num_rows, chunk)):
             rows = [_pad_rows(a[start : start + chunk], chunk) for a in inputs]
-            known_here = None if known is None else _pad_rows(known[start : start + chunk], chunk)
-            result = function(flat, tiling, jr.fold_in(key, index), *rows, known=known_here, **options)
+            of_rows = {} if known is None else {"known": _pad_rows(known[start : start + chunk], chunk)}
+            result = function(flat, tiling, jr.fold_in(key, index), *rows, **of_rows, **options)
             keep = (slice(None),) * axis + (slice(0, min(chunk, num_rows - start)),)
             pieces.append(jax.tree.map(lambda r, keep=keep: np.asarray(r[keep]), result))
         return jax.tree.map(lambda *parts: np.concatenate(parts, axis=axis), *pieces)
