@@ -47,6 +47,8 @@ def identity_of_run(estimator: "BSGPEstimator", source: AbstractSource, fingerpr
 
 
 def _is_plain(value: Any) -> bool:
+    if isinstance(value, list):
+        return all(map(_is_plain, value))
     return value is None or isinstance(value, bool | int | float | str | os.PathLike)
 
 

@@ -79,7 +79,8 @@ def per_draw_moments(model, tiling, key, X, known=None):
 @eqx.filter_jit
 def moments(model, tiling, key, X, known=None):
     """Mean and variance of the mixture."""
-    mean, variance = per_draw_moments(model, tiling, key, X, known=known)  # as others call it: one trace for all
+    of_rows = {} if known is None else {"known": known}  # as others call it: one trace for all
+    mean, variance = per_draw_moments(model, tiling, key, X, **of_rows)
     return jnp.mean(mean, axis=0), jnp.mean(variance, axis=0) + jnp.var(mean, axis=0)
 
 
