@@ -302,7 +302,7 @@ def random_marginals(likelihood, rng, num_rows=6):
     return Marginals(jnp.asarray(mean), jnp.asarray(variance))
 
 
-def integrated_over(likelihood, f, rng, num=200_000):
+def integrated_over(likelihood, f, rng, num=60_000):
     """Draws of the latent functions `[num N L]` that the likelihood integrates over."""
     draws = np.asarray(f.mean) + np.sqrt(f.variance) * rng.standard_normal((num, *f.mean.shape))
     if isinstance(likelihood, GaussianMixture):  # widths and weights follow the conditional means
