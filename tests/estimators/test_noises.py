@@ -95,7 +95,7 @@ def test_coverage_of_counts_is_that_of_their_closed_intervals(models):
     assert_allclose(evaluate(model, from_array(X), y).scores["coverage90"], inside, atol=0.06)
 
 
-@pytest.mark.parametrize("noise", ["mixture", "negative-binomial"])
+@pytest.mark.parametrize("noise", ["mixture", pytest.param("negative-binomial", marks=pytest.mark.slow)])
 def test_sampled_fits_find_a_simple_truth(noise):
     """Hardly any updates, but with real chains: the mean follows the sine."""
     X, y = table(noise)

@@ -124,7 +124,7 @@ def sampled_u(key, power=1.0, **options):
     return u, mean[:, 0], covariance, run
 
 
-@pytest.mark.parametrize("max_axes", [1_500, 0], ids=["axes", "coordinates"])
+@pytest.mark.parametrize("max_axes", [1_500, pytest.param(0, marks=pytest.mark.slow)], ids=["axes", "coordinates"])
 def test_sampled_u_has_the_supplements_mean_and_covariance(max_axes, getkey, monkeypatch, independent_minibatches):
     monkeypatch.setattr(bsgp.inference.fisher_mass, "MAX_AXES", max_axes)
     # programs are kept by their settings: the two cases must have settings of their own

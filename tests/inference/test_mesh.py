@@ -110,6 +110,7 @@ def test_two_processes_draw_what_one_does(meshes, one_device, streamed, started,
         assert_allclose(found[f"streamed.{name}"], draws, rtol=1e-6, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_three_chains_on_two_devices_and_one_that_is_left_out(monkeypatch):
     target, X, y = tiny_target()
     plan = Plan(adam_steps=0, burn_in=20, num_draws=4, thinning=5, batch_size=10, chunk=10)
@@ -250,8 +251,9 @@ def table(tmp_path_factory) -> Path:
 
 @pytest.mark.parametrize(
     ("mesh", "victim"),
-    [("1x2", 1), pytest.param("2x1", 0, marks=pytest.mark.slow), pytest.param("2x1", 1, marks=pytest.mark.slow)],
+    [("1x2", 1), ("2x1", 0), ("2x1", 1)],
 )
+@pytest.mark.slow
 def test_a_lost_process_ends_the_others_and_the_run_goes_on_without_it(mesh, victim, table, started, tmp_path):
     environment = {**os.environ, "BSGP_CACHE": "off"}
     whole = started(*fit_command(table, tmp_path / "whole"), env=environment)

@@ -143,6 +143,7 @@ def test_the_nested_expectation_against_samples(likelihood):
     np.testing.assert_allclose(found, each.reshape(2_000, 4, 1).mean(axis=0), atol=0.06)
 
 
+@pytest.mark.slow
 def test_two_layers_of_a_classifier_learn():
     rng = np.random.default_rng(0)
     X = rng.uniform(-2, 2, (120, 2))
