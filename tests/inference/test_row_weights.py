@@ -88,6 +88,7 @@ def test_integer_weights_are_repeated_rows(depth, num_anchor, has_known_noise, o
         assert_allclose(one, other, rtol=1e-8, atol=1e-10 * np.abs(other).max())
 
 
+@pytest.mark.slow
 def test_a_weight_raises_each_row_to_a_power_for_classes_too(getkey):
     X, y, _ = table(1)
     labels, weight = (y > 0).astype(float), np.random.default_rng(3).uniform(0.2, 2.5, NUM_ROWS)

@@ -281,6 +281,7 @@ def test_the_linear_form_is_what_it_says():
     assert energy[-50:].mean() < energy[:50].mean() - 0.1
 
 
+@pytest.mark.slow
 def test_a_classifier_learns():
     X, y = regression(80)
     labels = (y > 0).astype(float)

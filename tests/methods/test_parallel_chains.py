@@ -114,6 +114,7 @@ def test_a_chain_says_its_own_number(monkeypatch):
     assert _fit_one(task).failure == LOST.of_chain(3)
 
 
+@pytest.mark.slow
 def test_parallel_chains_sample_one_posterior(fits):
     """With classes of many rows, the prior on Z is centred on the start, so all chains must have the same start."""
     X, y = regression(5_001, 2)
