@@ -9,14 +9,25 @@ from bsgp.data.tables.columns import Table, shortened
 logger = logging.getLogger("bsgp")
 
 
-def without_exposure(table: Table, column: str | int | None, *, is_training: bool) -> tuple[Table, np.ndarray | None]:
-    """The other columns, and the log of the exposure of each row, if `column` names one.
+def exposure_name(table: Table, column: str | int | None) -> str | None:
+    """Name of the column of a training table that is its exposure, given the name or the position."""
+    if not isinstance(column, int):
+        return column
+    names = list(table.columns)
+    if not 0 <= column < len(names):
+        raise ValueError(
+            f"`exposure` must be a column of `X`, 0 to {len(names) - 1}, got {column}. Pass a position, or a name."
+        )
+    return names[column]
+
+
+def without_exposure(table: Table, name: str | None, *, is_training: bool) -> tuple[Table, np.ndarray | None]:
+    """The other columns, and the log of the exposure of each row, if there is a `name` of its column.
 
     A new table may leave the column out; its rows then have an exposure of 1.
     """
-    if column is None:
+    if name is None:
         return table, None
-    name = list(table.columns)[column] if isinstance(column, int) else column
     if name not in table.columns and not is_training:
         logger.warning(f"`{shortened(name)}`: no such column. Predictions are for an exposure of 1.")
         return table, np.zeros(table.num_rows)

@@ -14,7 +14,7 @@ from bsgp.data.store.sources import ArraySource
 from bsgp.data.store.store import Store
 from bsgp.estimators.base import BSGPEstimator
 from bsgp.estimators.baselines import regression_baselines
-from bsgp.estimators.exposure import without_exposure
+from bsgp.estimators.exposure import exposure_name, without_exposure
 from bsgp.estimators.parameters import adds_to
 from bsgp.estimators.training_rows import checked_noise_std, known_variance, target_names
 from bsgp.models.likelihoods.noises import NOISES, Noise, TrainingTargets
@@ -265,7 +265,9 @@ class BSGPRegressor(RegressorMixin, BSGPEstimator):
         return self._noise.start(TrainingTargets(rows.y, self.precision, exposure, rows.weight))
 
     def _without_offset(self, table, *, is_training):
-        return without_exposure(table, self.exposure, is_training=is_training)
+        if is_training:
+            self._exposure_name = exposure_name(table, self.exposure)
+        return without_exposure(table, self._exposure_name, is_training=is_training)
 
     def _known_at(self, inputs: np.ndarray, noise_std) -> np.ndarray | None:
         """Known noise variance of new measurements, `[N P]` in standardised units."""
@@ -284,6 +286,7 @@ class BSGPRegressor(RegressorMixin, BSGPEstimator):
             "scale": self._units.scale.tolist(),
             "sd": self._target_sd.tolist(),
             "is_flat": self._is_flat,
+            "exposure": self._exposure_name,
         }
 
     def _set_target_state(self, state):
@@ -292,6 +295,7 @@ class BSGPRegressor(RegressorMixin, BSGPEstimator):
         self._units = Standardiser(np.asarray(state["mean"], np.float64), np.asarray(state["scale"], np.float64))
         self._target_sd = np.asarray(state.get("sd", state["scale"]), np.float64)
         self._is_flat = state["is_flat"]
+        self._exposure_name = state.get("exposure")
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
